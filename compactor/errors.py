@@ -1,0 +1,186 @@
+"""The error tree: everything this product raises on purpose, each with a hint for the operator.
+
+CompactorError
+├── ConfigError                  a setting is wrong; names the field, the value and what is allowed
+├── UsageError                   a command or statement cannot be understood
+├── MetastoreError
+│   ├── DatabaseUnavailable      no connection, or it was lost; retrying may help
+│   ├── NotInitialised           the database has no Hive transaction tables
+│   ├── ForeignDatabase          `init-db` refuses a database it did not make
+│   ├── NoSuchObject             database, table or partition unknown
+│   ├── AlreadyExists            database, table or partition exists
+│   ├── NoSuchTransaction        transaction id unknown
+│   ├── TransactionAborted       the transaction is aborted and cannot go on
+│   │   └── WriteConflict        another transaction committed a change of the same rows first
+│   ├── NoSuchLock               lock id unknown or its transaction is gone
+│   ├── LockNotAcquired          a lock had to be free at once, or in time, and was not
+│   ├── Fenced                   a guarded UPDATE found that the claim is no longer ours
+│   └── CommitOutcomeUnknown     connection lost while committing: read the state back
+├── StorageError
+│   ├── PathNotFound             file or directory missing
+│   ├── StorageReadOnly          the location cannot be written
+│   ├── StorageFull              no space left
+│   └── UnsafePath               a deletion outside the table's location was asked for
+├── FormatError
+│   ├── CorruptFile              truncated, foreign or damaged data file
+│   ├── UnparsableName           a directory entry that is no ACID name
+│   ├── NotEnoughHistory         the snapshot needs files that a compaction has replaced
+│   └── UnsupportedData          well-formed data that this release cannot decode
+├── VerificationError            the job's output is not what the plan promised; nothing is published
+└── JobError                     Spark, or the Java below it, failed
+    └── JavaNotFound             no Java to run Spark with
+"""
+
+from __future__ import annotations
+
+
+class CompactorError(Exception):
+    """Root of every error raised on purpose.
+
+    message: what happened, with the names and values involved.
+    hint: what the operator can do; empty when there is nothing to add.
+    """
+
+    default_hint = ""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint or self.default_hint
+
+    def __str__(self) -> str:
+        return f"{self.message} (hint: {self.hint})" if self.hint else self.message
+
+
+class ConfigError(CompactorError):
+    """A setting has a value that is not allowed."""
+
+
+class UsageError(CompactorError):
+    """A command line or SQL statement cannot be understood."""
+
+
+class MetastoreError(CompactorError):
+    """The metastore database refused, failed or answered something impossible."""
+
+
+class DatabaseUnavailable(MetastoreError):
+    """No connection to the metastore database, or it broke off."""
+
+    default_hint = "check COMPACTOR_DATABASE_URL and that the database accepts connections"
+
+
+class NotInitialised(MetastoreError):
+    """The database lacks Hive's transaction tables."""
+
+    default_hint = "run 'compactor init-db', or point COMPACTOR_DATABASE_URL at the metastore's database"
+
+
+class ForeignDatabase(MetastoreError):
+    """The database holds tables that 'compactor init-db' did not make."""
+
+    default_hint = "choose an empty database; an existing Hive metastore needs no init-db"
+
+
+class NoSuchObject(MetastoreError):
+    """Database, table or partition is unknown to the catalogue."""
+
+    default_hint = "'compactor show tables' lists what the metastore knows"
+
+
+class AlreadyExists(MetastoreError):
+    """Database, table or partition exists already."""
+
+
+class NoSuchTransaction(MetastoreError):
+    """No such transaction id: it was never opened, or it ended and was cleaned away."""
+
+
+class TransactionAborted(MetastoreError):
+    """The transaction is aborted: by a time-out, an operator or a conflict."""
+
+    default_hint = "start again with a new transaction"
+
+
+class WriteConflict(TransactionAborted):
+    """Another transaction updated or deleted in the same place and committed first."""
+
+
+class NoSuchLock(MetastoreError):
+    """The lock id is unknown; it was released or timed out."""
+
+
+class LockNotAcquired(MetastoreError):
+    """Another transaction holds a conflicting lock."""
+
+
+class Fenced(MetastoreError):
+    """A guarded UPDATE changed no row: the claim was revoked, aborted or finished by someone else."""
+
+
+class CommitOutcomeUnknown(MetastoreError):
+    """The connection broke while a commit was on its way; it may have landed or not."""
+
+
+class StorageError(CompactorError):
+    """The file system refused or failed."""
+
+
+class PathNotFound(StorageError):
+    """File or directory is missing."""
+
+
+class StorageReadOnly(StorageError):
+    """The location cannot be written."""
+
+    default_hint = "the compactor needs write permission below the table's location"
+
+
+class StorageFull(StorageError):
+    """No space left at the location."""
+
+    default_hint = "free space, then request the compaction again; no data file was touched"
+
+
+class UnsafePath(StorageError):
+    """A deletion was asked for outside the table's location, or of a name that is no ACID entry."""
+
+
+class FormatError(CompactorError):
+    """A file or directory is not what the ACID or ORC format says."""
+
+
+class CorruptFile(FormatError):
+    """A data file is truncated, foreign or damaged."""
+
+    default_hint = "restore the file or abort the write that made it; the compactor leaves everything in place"
+
+
+class UnparsableName(FormatError):
+    """A directory entry does not parse as an ACID name."""
+
+
+class NotEnoughHistory(FormatError):
+    """The snapshot is older than the oldest base that is left."""
+
+    default_hint = "open a new snapshot"
+
+
+class UnsupportedData(FormatError):
+    """Well-formed data that this release cannot decode."""
+
+
+class VerificationError(CompactorError):
+    """Output and plan disagree; the output is discarded and nothing is published."""
+
+    default_hint = "the table is unchanged; please report this with the queue row's message"
+
+
+class JobError(CompactorError):
+    """The Spark job failed."""
+
+
+class JavaNotFound(JobError):
+    """Spark needs a Java and none was found."""
+
+    default_hint = "install a Java 17 or newer, set JAVA_HOME, or: pip install 'hive-compactor[java]'"
