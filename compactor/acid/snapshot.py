@@ -125,9 +125,7 @@ class ValidWriteIdList:
     def parse(cls, text: str) -> ValidWriteIdList:
         """Read Hive's string form; FormatError when it is not one."""
         table, high, _, opened, aborted = _fields(text, 5)
-        return cls(
-            table=table, high_water=_int(high, text), open=_id_set(opened, text), aborted=_id_set(aborted, text)
-        )
+        return cls(table=table, high_water=_int(high, text), open=_id_set(opened, text), aborted=_id_set(aborted, text))
 
     @staticmethod
     def _count(ids: frozenset[int], low: int, high: int) -> int:

@@ -1,0 +1,179 @@
+"""The one seam to file systems: local disks, S3, GCS, ABFS and HDFS through pyarrow.
+
+A location is what the metastore stores: `file:/w/t`, `/w/t`, `s3://bucket/t`, `hdfs://host:8020/t`. Every failure
+is a typed StorageError; nothing else leaves this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import uuid
+from collections.abc import Iterator
+from typing import Protocol
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyarrow import fs as pafs
+
+from compactor.acid.directory import ListedFile, Listing
+from compactor.acid.layout import METADATA_FILE
+from compactor.errors import PathNotFound, StorageError, StorageFull, StorageReadOnly, UnsafePath
+
+
+class FileSystem(Protocol):
+    """What the compactor asks of a file system; paths are inside the file system, without a scheme."""
+
+    def list(self, path: str) -> Listing:
+        """Everything below `path`; PathNotFound when it does not exist."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int:
+        """Bytes of a file; PathNotFound when there is none."""
+
+    def open(self, path: str) -> pa.NativeFile:
+        """Random-access reader; PathNotFound when there is none."""
+
+    def write_atomically(self, path: str) -> contextlib.AbstractContextManager[pa.NativeFile]:
+        """A stream whose content appears under `path` as a whole when the block ends well, and never otherwise."""
+
+    def create_directory(self, path: str) -> None: ...
+
+    def delete_file(self, path: str) -> None: ...
+
+    def delete_directory(self, path: str) -> None:
+        """Remove a directory and all below it; nothing happens when it is gone already."""
+
+
+@contextlib.contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Turn what pyarrow raises into a StorageError that names the path."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise PathNotFound(f"{path} does not exist") from error
+    except PermissionError as error:
+        raise StorageReadOnly(f"no permission for {path}: {error}") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFull(f"no space left writing {path}") from error
+        if error.errno == errno.EROFS:
+            raise StorageReadOnly(f"{path} is on a read-only file system") from error
+        raise StorageError(f"{path}: {error}") from error
+
+
+class ArrowFileSystem:
+    """FileSystem over any pyarrow file system."""
+
+    def __init__(self, arrow: pafs.FileSystem) -> None:
+        self._arrow = arrow
+        # An object store shows an object only when its upload is complete; elsewhere a rename does that.
+        self._rename = isinstance(arrow, pafs.LocalFileSystem | pafs.HadoopFileSystem)
+
+    def list(self, path: str) -> Listing:
+        root = path.rstrip("/")
+        with translated(path):
+            infos = self._arrow.get_file_info(pafs.FileSelector(root, recursive=True))
+        directories: set[str] = set()
+        files: list[ListedFile] = []
+        for info in infos:
+            relative = info.path[len(root) :].lstrip("/")
+            if info.type == pafs.FileType.File:
+                files.append(ListedFile(path=relative, size=info.size))
+                if "/" in relative:
+                    directories.add(relative.partition("/")[0])
+            elif info.type == pafs.FileType.Directory and "/" not in relative:
+                directories.add(relative)
+        return Listing(
+            directories=frozenset(directories),
+            files=tuple(sorted(files)),
+            compacted_bases=frozenset(self._compacted_bases(root, files)),
+        )
+
+    def exists(self, path: str) -> bool:
+        with translated(path):
+            return bool(self._arrow.get_file_info(path).type != pafs.FileType.NotFound)
+
+    def size(self, path: str) -> int:
+        with translated(path):
+            info = self._arrow.get_file_info(path)
+        if info.type != pafs.FileType.File:
+            raise PathNotFound(f"{path} is no file")
+        return int(info.size)
+
+    def open(self, path: str) -> pa.NativeFile:
+        with translated(path):
+            return self._arrow.open_input_file(path)
+
+    @contextlib.contextmanager
+    def write_atomically(self, path: str) -> Iterator[pa.NativeFile]:
+        folder, _, name = path.rpartition("/")
+        # Readers, Hive's and ours, ignore names that begin with '_'.
+        target = f"{folder}/_tmp.{name}.{uuid.uuid4().hex}" if self._rename else path
+        with translated(path):
+            stream = self._arrow.open_output_stream(target, buffer_size=1 << 20)
+        try:
+            with translated(path):
+                yield stream
+                stream.close()
+                if self._rename:
+                    self._arrow.move(target, path)
+        except BaseException:
+            if self._rename:
+                with contextlib.suppress(OSError):
+                    stream.close()
+                with contextlib.suppress(OSError):
+                    self._arrow.delete_file(target)
+            else:
+                with contextlib.suppress(OSError, AttributeError):
+                    stream.abort()
+            raise
+
+    def create_directory(self, path: str) -> None:
+        with translated(path):
+            self._arrow.create_dir(path, recursive=True)
+
+    def delete_file(self, path: str) -> None:
+        with contextlib.suppress(PathNotFound), translated(path):
+            self._arrow.delete_file(path)
+
+    def delete_directory(self, path: str) -> None:
+        if not path.strip("/"):
+            raise UnsafePath("the root of a file system is never deleted")
+        with contextlib.suppress(PathNotFound), translated(path):
+            self._arrow.delete_dir(path)
+
+    def _compacted_bases(self, root: str, files: list[ListedFile]) -> Iterator[str]:
+        """Bases that a Hive 2 compaction marked in `_metadata_acid` (AcidUtils.MetaDataFile.isCompacted)."""
+        for file in files:
+            if file.name == METADATA_FILE and file.directory.startswith("base_"):
+                with self.open(f"{root}/{file.path}") as stream:
+                    if b'"compacted"' in stream.read():
+                        yield file.directory
+
+
+def open_location(location: str) -> tuple[FileSystem, str]:
+    """The file system of a metastore location and the path inside it.
+
+    Raises StorageError for a scheme that pyarrow does not know.
+    """
+    if location.startswith("/"):
+        return ArrowFileSystem(pafs.LocalFileSystem()), _plain(location)
+    scheme, _, rest = location.partition(":")
+    if scheme == "file":
+        # Hive writes file:/w/t with characters such as '%' and ' ' as they are: no URI decoding, as in Hadoop's Path.
+        return ArrowFileSystem(pafs.LocalFileSystem()), _plain("/" + rest.lstrip("/"))
+    uri = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme) + ":" + rest
+    try:
+        arrow, path = pafs.FileSystem.from_uri(uri)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise StorageError(
+            f"location {location!r} cannot be opened: {error}",
+            hint="file:, s3:, gs:, abfs: and hdfs: locations are understood",
+        ) from error
+    return ArrowFileSystem(arrow), unquote(path).rstrip("/")
+
+
+def _plain(path: str) -> str:
+    return path.rstrip("/") or "/"
