@@ -1,0 +1,283 @@
+"""An existing hive-site.xml as a source of settings: Hive's keys under Hive's names, in Hive's units.
+
+Sources: Hive `MetastoreConf.ConfVars` and `HiveConf.ConfVars` (names, defaults, units), Hadoop `Configuration`
+(`${…}` substitution). Where both spellings of a key are present, `metastore.…` wins over `hive.…`, as in
+`MetastoreConf.getVar`.
+"""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl, quote
+
+from compactor.errors import ConfigError
+
+SECONDS_A_UNIT = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "ms": 1e-3,
+    "msec": 1e-3,
+    "s": 1.0,
+    "sec": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "hour": 3600.0,
+    "d": 86400.0,
+    "day": 86400.0,
+}
+_DURATION = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([a-z]*)")
+_VARIABLE = re.compile(r"\$\{([^${}\s]+)\}")
+_SUBSTITUTION_DEPTH = 20
+_JDBC = re.compile(r"jdbc:(postgresql|mysql|mariadb)://([^/?,]+)/([^?;]+)(?:\?(.*))?")
+_DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
+_POSTGRES_PARAMETERS = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey"})
+
+CONNECTION_URL = "javax.jdo.option.ConnectionURL"
+CONNECTION_USER = "javax.jdo.option.ConnectionUserName"
+CONNECTION_PASSWORD = "javax.jdo.option.ConnectionPassword"  # noqa: S105 -- the key's name, not a password
+DELAYED_CLEANUP = "hive.compactor.delayed.cleanup.enabled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiveKey:
+    """One Hive key that has a meaning here.
+
+    setting: dotted path of ours. names: Hive's spellings, the winning one first. unit: of a bare number, "" for
+    values that are no duration.
+    """
+
+    setting: str
+    names: tuple[str, ...]
+    unit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiveValue:
+    """A value found in the file: seconds for durations, text otherwise; key as the file spells it."""
+
+    setting: str
+    value: str | float
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiveSite:
+    """What a hive-site.xml says about us. meaningless: known Hive keys that change nothing here, by name."""
+
+    values: tuple[HiveValue, ...]
+    meaningless: tuple[str, ...]
+
+
+def _compactor(setting: str, tail: str, unit: str = "") -> HiveKey:
+    """A `….compactor.<tail>` key, which Hive spells with both prefixes."""
+    names = (f"metastore.compactor.{tail}", f"hive.compactor.{tail}")
+    return HiveKey(setting=setting, names=names, unit=unit)
+
+
+def _plain(setting: str, *names: str, unit: str = "") -> HiveKey:
+    return HiveKey(setting=setting, names=names, unit=unit)
+
+
+HIVE_KEYS: tuple[HiveKey, ...] = (
+    _plain("database_url", CONNECTION_URL),
+    _plain("warehouse", "metastore.warehouse.dir", "hive.metastore.warehouse.dir"),
+    _compactor("initiator.on", "initiator.on"),
+    _compactor("initiator.interval_s", "check.interval", "s"),
+    _compactor("initiator.delta_num_threshold", "delta.num.threshold"),
+    _compactor("initiator.delta_pct_threshold", "delta.pct.threshold"),
+    _compactor("initiator.aborted_txn_threshold", "abortedtxn.threshold"),
+    _compactor("initiator.aborted_txn_time_threshold_s", "aborted.txn.time.threshold", "h"),
+    _compactor("initiator.compact_insert_only", "compact.insert.only"),
+    _compactor("initiator.failed_compacts_threshold", "initiator.failed.compacts.threshold"),
+    _compactor("initiator.failed_retry_time_s", "initiator.failed.retry.time", "d"),
+    _compactor("initiator.fetch_size", "fetch.size"),
+    _compactor("initiator.threads", "request.queue"),
+    _compactor("initiator.clean_aborts_using_cleaner", "clean.aborts.using.cleaner"),
+    _compactor("worker.threads", "worker.threads"),
+    _compactor("worker.timeout_s", "worker.timeout", "s"),
+    _compactor("worker.sleep_s", "worker.sleep.time", "ms"),
+    _compactor("worker.max_sleep_s", "worker.max.sleep.time", "ms"),
+    _compactor("worker.pool_timeout_s", "worker.pool.timeout", "h"),
+    _compactor("worker.max_num_delta", "max.num.delta"),
+    _compactor("worker.job_queue", "job.queue"),
+    _compactor("worker.gather_stats", "gather.stats"),
+    _compactor("worker.run_as", "run.as.user"),
+    _compactor("cleaner.on", "cleaner.on"),
+    _compactor("cleaner.interval_s", "cleaner.run.interval", "ms"),
+    _compactor("cleaner.threads", "cleaner.threads.num"),
+    _compactor("cleaner.retention_s", "cleaner.retention.time.seconds", "s"),
+    _compactor("cleaner.retry_max_attempts", "cleaner.retry.maxattempts"),
+    HiveKey(
+        setting="cleaner.retry_retention_s",
+        names=("hive.compactor.cleaner.retry.retention.time", "hive.compactor.cleaner.retry.retentionTime"),
+        unit="s",
+    ),
+    _plain(
+        "housekeeper.interval_s",
+        "metastore.acid.housekeeper.interval",
+        "hive.metastore.acid.housekeeper.interval",
+        "metastore.timedout.txn.reaper.interval",
+        "hive.timedout.txn.reaper.interval",
+        unit="s",
+    ),
+    _compactor("housekeeper.history_interval_s", "history.reaper.interval", "s"),
+    _plain(
+        "housekeeper.retention.did_not_initiate",
+        "metastore.compactor.history.retention.did.not.initiate",
+        "hive.compactor.history.retention.did.not.initiate",
+        "hive.compactor.history.retention.attempted",
+    ),
+    _compactor("housekeeper.retention.failed", "history.retention.failed"),
+    _compactor("housekeeper.retention.succeeded", "history.retention.succeeded"),
+    _compactor("housekeeper.retention.refused", "history.retention.refused"),
+    _compactor("housekeeper.history_timeout_s", "history.retention.timeout", "d"),
+    _plain("txn.timeout_s", "metastore.txn.timeout", "hive.txn.timeout", unit="s"),
+    _plain("txn.max_open", "metastore.max.open.txns", "hive.max.open.txns"),
+    _plain("txn.open_timeout_s", "metastore.txn.opentxn.timeout", "hive.txn.opentxn.timeout", unit="ms"),
+    _plain("txn.lock_numretries", "metastore.lock.numretries", "hive.lock.numretries"),
+    _plain("txn.lock_sleep_s", "metastore.lock.sleep.between.retries", "hive.lock.sleep.between.retries", unit="s"),
+    _plain("metrics.on", "metastore.acidmetrics.thread.on"),
+    _plain("metrics.interval_s", "metastore.acidmetrics.check.interval", unit="s"),
+    _plain("metrics.delta_metrics_cache", "metastore.deltametrics.max.cache.size"),
+    _plain("metrics.delta_metrics_threshold", "metastore.deltametrics.delta.num.threshold"),
+    _plain("metrics.obsolete_delta_metrics_threshold", "metastore.deltametrics.obsolete.delta.num.threshold"),
+    _plain("metrics.small_delta_pct", "metastore.deltametrics.delta.pct.threshold"),
+)
+
+MEANINGLESS_PREFIXES = (
+    "hive.compactor.",
+    "hive.compaction.",
+    "hive.txn.",
+    "hive.timedout.txn.",
+    "hive.count.open.txns.",
+    "metastore.compactor.",
+    "metastore.txn.",
+    "metastore.acidmetrics.",
+    "metastore.deltametrics.",
+    "metastore.count.open.txns.",
+    "metastore.timedout.txn.",
+)
+"""Families that belong to ACID and compaction; a key of one that HIVE_KEYS lacks is reported, others are Hive's own
+business (hive.exec.…, hive.llap.…) and pass in silence."""
+
+
+def parse_duration(text: str, *, unit: str) -> float:
+    """Hive's time format ("300s", "12h", "7d", "10800ms", "5 min") as seconds; a bare number is in `unit`.
+
+    Raises ValueError. Source: HiveConf.toTime, unitFor.
+    """
+    match = _DURATION.fullmatch(text.strip().lower())
+    suffix = match[2] if match else ""
+    singular = suffix[:-1] if suffix.endswith("s") and suffix[:-1] in {"sec", "min", "hour", "day", "msec"} else suffix
+    factor = SECONDS_A_UNIT.get(singular or unit)
+    if match is None or factor is None:
+        raise ValueError("a duration such as 300s, 10800ms, 5m, 12h or 7d")
+    # Rounded because 10800 * 1e-3 must equal the 10.8 that a TOML file would say.
+    return round(float(match[1]) * factor, 9)
+
+
+def read_hive_site(path: Path, environ: Mapping[str, str]) -> HiveSite:
+    """Read a hive-site.xml; `${key}` and `${env.NAME}` are substituted as Hadoop does.
+
+    Raises ConfigError for a missing or malformed file and for a duration that cannot be read.
+    """
+    properties = _properties(path)
+    values: list[HiveValue] = []
+    for hive_key in HIVE_KEYS:
+        name = next((name for name in hive_key.names if name in properties), None)
+        if name is not None:
+            text = _substitute(properties[name], properties, environ)
+            values.append(HiveValue(setting=hive_key.setting, value=_value(hive_key, name, text, path), key=name))
+    resolved = {name: _substitute(text, properties, environ) for name, text in properties.items()}
+    known = {name for key in HIVE_KEYS for name in key.names} | {DELAYED_CLEANUP}
+    return HiveSite(
+        values=tuple(_apply_special_rules(values, resolved)),
+        meaningless=tuple(sorted(n for n in properties if n not in known and n.startswith(MEANINGLESS_PREFIXES))),
+    )
+
+
+def translate_jdbc(url: str, *, user: str = "", password: str = "") -> str:
+    """A SQLAlchemy URL for a JDBC URL of PostgreSQL, MySQL or MariaDB; any other text is returned as it is.
+
+    User and password in the URL's parameters win over the separate keys, as they do in the JDBC drivers.
+    """
+    match = _JDBC.fullmatch(url.strip())
+    if match is None:
+        return url
+    vendor, host, database, query = match.groups()
+    parameters = dict(parse_qsl(query or "", keep_blank_values=True))
+    user, password = parameters.get("user", user), parameters.get("password", password)
+    login = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "") + ("@" if user else "")
+    kept = {name: value for name, value in parameters.items() if name in _POSTGRES_PARAMETERS}
+    if parameters.get("ssl", "").lower() == "true":
+        kept.setdefault("sslmode", "require")
+    tail = (
+        "?" + "&".join(f"{n}={quote(v, safe='')}" for n, v in kept.items()) if kept and vendor == "postgresql" else ""
+    )
+    return f"{_DRIVERS[vendor]}://{login}{host}/{database}{tail}"
+
+
+def _apply_special_rules(values: list[HiveValue], properties: Mapping[str, str]) -> list[HiveValue]:
+    """The two settings that Hive spreads over several keys: the connection, and delayed cleaning."""
+    delayed = properties.get(DELAYED_CLEANUP, "false").strip().lower() == "true"
+    ruled: list[HiveValue] = []
+    for value in values:
+        if value.setting == "database_url":
+            user, password = properties.get(CONNECTION_USER, ""), properties.get(CONNECTION_PASSWORD, "")
+            url = translate_jdbc(str(value.value), user=user, password=password)
+            ruled.append(HiveValue(setting=value.setting, value=url, key=value.key))
+        elif value.setting != "cleaner.retention_s" or delayed:
+            ruled.append(value)
+    if delayed and not any(value.setting == "cleaner.retention_s" for value in ruled):
+        ruled.append(HiveValue(setting="cleaner.retention_s", value=300.0, key=DELAYED_CLEANUP))
+    return ruled
+
+
+def _value(hive_key: HiveKey, name: str, text: str, path: Path) -> str | float:
+    if not hive_key.unit:
+        return text
+    try:
+        return parse_duration(text, unit=hive_key.unit)
+    except ValueError as error:
+        raise ConfigError(f"{name} in {path} is {text!r}; allowed: {error}") from error
+
+
+def _properties(path: Path) -> dict[str, str]:
+    try:
+        root = ET.fromstring(path.read_bytes())  # noqa: S314 -- the operator's own file; expat refuses entity bombs
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}", hint="check --hive-site") from error
+    except ET.ParseError as error:
+        raise ConfigError(f"{path} is no well-formed XML: {error}", hint="xmllint shows the place") from error
+    if root.tag != "configuration":
+        raise ConfigError(f"{path} has the root element <{root.tag}>", hint="a Hadoop file has <configuration>")
+    properties: dict[str, str] = {}
+    for element in root.iter("property"):
+        name = (element.findtext("name") or "").strip()
+        if not name:
+            raise ConfigError(f"{path} has a <property> without a <name>")
+        properties[name] = (element.findtext("value") or "").strip()
+    return properties
+
+
+def _substitute(text: str, properties: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """Hadoop's variable substitution; a variable that nobody defines stays as it is written."""
+
+    def replacement(match: re.Match[str]) -> str:
+        name = match[1]
+        if name.startswith("env."):
+            variable, _, default = name[4:].partition(":-")
+            return environ.get(variable, default or match[0])
+        return properties.get(name, match[0])
+
+    for _ in range(_SUBSTITUTION_DEPTH):
+        replaced = _VARIABLE.sub(replacement, text)
+        if replaced == text:
+            return text
+        text = replaced
+    return text

@@ -1,0 +1,266 @@
+"""The settings: their names, defaults, units and what is allowed.
+
+The defaults are Hive's. Durations are seconds; as text they may carry a unit ("90", "5m", "12h", "7d", "250ms").
+`compactor.config.load_settings` fills these models from files, variables and the command line.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, field_validator
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from compactor.hive_site import parse_duration
+
+DAY_S = 86400.0
+
+
+def _seconds(value: object) -> object:
+    return parse_duration(value, unit="s") if isinstance(value, str) else value
+
+
+def _words(value: object) -> object:
+    """Lists may be written as one text with commas: variables and the command line have nothing else."""
+    return [word.strip() for word in value.split(",") if word.strip()] if isinstance(value, str) else value
+
+
+def _pairs(value: object) -> object:
+    """Maps may be written as a JSON object: variables have nothing else."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value or "{}")
+    except json.JSONDecodeError as error:
+        raise ValueError('a JSON object such as {"spark.executor.memory": "2g"}') from error
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
+PositiveSeconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+SignedSeconds = Annotated[float, BeforeValidator(_seconds), Field(allow_inf_nan=False)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
+Pairs = Annotated[dict[str, str], BeforeValidator(_pairs)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Count = Annotated[int, Field(ge=0)]
+PositiveCount = Annotated[int, Field(ge=1)]
+
+
+class Section(BaseModel):
+    """A table of compactor.toml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True)
+
+
+class SparkSettings(Section):
+    """The Spark session of the worker."""
+
+    master: str = "local[*]"
+    """Spark's master URL."""
+    conf: Pairs = Field(default_factory=dict)
+    """Further Spark properties, passed on as they are."""
+    driver_memory: str = Field(default="1g", pattern=r"^\d+[kmgtKMGT]?$")
+    """Heap of the driver's Java, in Spark's notation."""
+    app_name: str = "hive-compactor"
+    """Name of the application in Spark's pages and logs."""
+
+
+class InitiatorSettings(Section):
+    """When a table or partition is worth compacting."""
+
+    on: bool = True
+    """Whether this installation requests compactions by itself."""
+    interval_s: PositiveSeconds = 300.0
+    """Time between two looks for candidates."""
+    delta_num_threshold: Count = 10
+    """More delta directories than this lead to a minor compaction (major when there is no base)."""
+    delta_pct_threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
+    """Deltas larger than this fraction of the base lead to a major compaction."""
+    aborted_txn_threshold: Count = 1000
+    """More aborted transactions than this in one table or partition make it a candidate."""
+    aborted_txn_time_threshold_s: SignedSeconds = 43200.0
+    """An aborted transaction older than this makes its table a candidate; negative: never."""
+    compact_insert_only: bool = True
+    """Whether insert-only tables are compacted."""
+    failed_compacts_threshold: Annotated[int, Field(ge=1, le=20)] = 2
+    """After this many failures in a row a table or partition is no longer requested automatically."""
+    failed_retry_time_s: SignedSeconds = 7 * DAY_S
+    """Time after which such a table is tried once more; zero or negative: never."""
+    fetch_size: PositiveCount = 1000
+    """Candidates read from the metastore at once."""
+    threads: PositiveCount = 1
+    """Directories checked at the same time."""
+    clean_aborts_using_cleaner: bool = True
+    """Whether the cleaner removes aborted data by itself, without a compaction."""
+
+
+class WorkerSettings(Section):
+    """Who compacts, and how carefully."""
+
+    threads: Count = 1
+    """Compactions at the same time in one process; 0: none."""
+    timeout_s: PositiveSeconds = DAY_S
+    """A compaction older than this is given up and queued again."""
+    sleep_s: PositiveSeconds = 10.8
+    """Pause after an empty queue or an error."""
+    max_sleep_s: PositiveSeconds = 320.0
+    """Longest pause; each error in a row doubles it up to here."""
+    pools: Words = ()
+    """Pools to take work from; empty: the default pool."""
+    pool_timeout_s: Seconds = 43200.0
+    """A request of a labelled pool waits this long for its own workers before the default pool takes it."""
+    max_num_delta: PositiveCount = 500
+    """More deltas than this are compacted in several steps."""
+    job_queue: str = ""
+    """Scheduler queue (Spark on YARN: spark.yarn.queue) or Spark scheduler pool; empty: the default one."""
+    verify: Literal["default", "full"] = "default"
+    """default: files, sizes, row counts and key order; full: also read back and compare a checksum of all rows."""
+    gather_stats: bool = True
+    """Whether a compaction refreshes the table's basic statistics."""
+    run_as: str = ""
+    """User to record as the one who ran the compaction; empty: the owner of the table's directory."""
+
+
+class CleanerSettings(Section):
+    """When files that a compaction replaced are removed."""
+
+    on: bool = True
+    """Whether this installation removes obsolete files."""
+    interval_s: PositiveSeconds = 5.0
+    """Time between two looks at the queue."""
+    threads: PositiveCount = 1
+    """Tables or partitions cleaned at the same time."""
+    retention_s: Seconds = 0.0
+    """Extra time that obsolete files are kept after the last reader that could need them."""
+    retry_max_attempts: Annotated[int, Field(ge=0, le=10)] = 5
+    """Attempts at one directory before its row is marked failed; 0: no second attempt."""
+    retry_retention_s: Seconds = 300.0
+    """Pause before the second attempt; it doubles with every further one."""
+
+
+class HistoryRetention(Section):
+    """Finished rows kept for each table or partition, by outcome."""
+
+    did_not_initiate: Count = 2
+    """Requests that were not made, with their reason."""
+    failed: Count = 3
+    """Failed compactions; never fewer than initiator.failed_compacts_threshold are kept."""
+    succeeded: Count = 3
+    """Compactions that succeeded and were cleaned."""
+    refused: Count = 3
+    """Requests that had nothing to do."""
+    aborted: Count = 3
+    """Requests that an operator aborted."""
+
+
+class HousekeeperSettings(Section):
+    """Time-outs and clearing away what has ended."""
+
+    on: bool = True
+    """Whether this installation times transactions out and clears the metastore's tables."""
+    interval_s: PositiveSeconds = 60.0
+    """Time between two rounds of time-outs and clearing."""
+    history_interval_s: PositiveSeconds = 300.0
+    """Time between two rounds of shortening the compaction history."""
+    retention: HistoryRetention = HistoryRetention()
+    """How much history is kept."""
+    history_timeout_s: Seconds = 7 * DAY_S
+    """Failures and refusals older than this go when a newer compaction succeeded."""
+
+
+class TxnSettings(Section):
+    """Transactions and locks; all members of an installation, Hive included, need the same values."""
+
+    timeout_s: PositiveSeconds = 300.0
+    """A transaction without a heartbeat for this long is aborted."""
+    max_open: PositiveCount = 100_000
+    """Open transactions beyond this number are refused."""
+    open_timeout_s: Seconds = 1.0
+    """Longest time that opening a transaction may take in the database."""
+    lock_numretries: Count = 100
+    """Looks at a lock that another transaction holds, before giving up."""
+    lock_sleep_s: PositiveSeconds = 60.0
+    """Longest pause between two of these looks."""
+
+
+class MetricsSettings(Section):
+    """The /metrics and /healthz pages of every role."""
+
+    on: bool = True
+    """Whether the pages are served."""
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 in a container."""
+    port: Port = 9095
+    """Port to listen on; 0: any free one, which is logged."""
+    interval_s: Seconds = 15.0
+    """Longest age of the queue's numbers in a scrape."""
+    delta_metrics_cache: Annotated[int, Field(ge=0, le=500)] = 100
+    """Tables and partitions with the most deltas that are listed by name."""
+    delta_metrics_threshold: Count = 100
+    """Active or small deltas that a table needs before it is listed."""
+    obsolete_delta_metrics_threshold: Count = 100
+    """Obsolete deltas that a table needs before it is listed."""
+    small_delta_pct: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """A delta smaller than this fraction of the base counts as small."""
+
+
+class LogSettings(Section):
+    """What is logged, and how it looks."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severity that is written."""
+    format: Literal["auto", "human", "json"] = "auto"
+    """auto: human on a terminal, JSON otherwise."""
+
+
+class Settings(Section):
+    """All settings; `load_settings` makes one."""
+
+    database_url: str = Field(default="sqlite:///compactor.db", repr=False)
+    """The metastore's database, as a SQLAlchemy URL."""
+    warehouse: str = Field(default_factory=lambda: f"file:{Path.cwd()}/warehouse", min_length=1)
+    """Where managed tables live: a path or URI."""
+    spark: SparkSettings = SparkSettings()
+    """The Spark session of the worker."""
+    initiator: InitiatorSettings = InitiatorSettings()
+    """When a table or partition is worth compacting."""
+    worker: WorkerSettings = WorkerSettings()
+    """Who compacts, and how carefully."""
+    cleaner: CleanerSettings = CleanerSettings()
+    """When files that a compaction replaced are removed."""
+    housekeeper: HousekeeperSettings = HousekeeperSettings()
+    """Time-outs and clearing away what has ended."""
+    txn: TxnSettings = TxnSettings()
+    """Transactions and locks."""
+    metrics: MetricsSettings = MetricsSettings()
+    """The /metrics and /healthz pages."""
+    log: LogSettings = LogSettings()
+    """What is logged."""
+
+    _warnings: tuple[str, ...] = PrivateAttr(default=())
+
+    def with_warnings(self, warnings: tuple[str, ...]) -> Settings:
+        """The same settings, carrying what the operator should know about their sources."""
+        copy = self.model_copy()
+        copy._warnings = warnings
+        return copy
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the operator should know about the sources; to be logged once logging is set up."""
+        return self._warnings
+
+    @field_validator("database_url")
+    @classmethod
+    def _is_sqlalchemy_url(cls, value: str) -> str:
+        if value.startswith("jdbc:"):
+            raise ValueError("PostgreSQL, MySQL or MariaDB (Derby, Oracle and SQL Server cannot be used)")
+        try:
+            make_url(value)
+        except (ArgumentError, ValueError) as error:
+            raise ValueError(
+                "a SQLAlchemy URL such as sqlite:///compactor.db or postgresql+psycopg://user@host/db"
+            ) from error
+        return value
