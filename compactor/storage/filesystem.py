@@ -24,7 +24,7 @@ from compactor.errors import PathNotFound, StorageError, StorageFull, StorageRea
 class FileSystem(Protocol):
     """What the compactor asks of a file system; paths are inside the file system, without a scheme."""
 
-    def list(self, path: str) -> Listing:
+    def listing(self, path: str) -> Listing:
         """Everything below `path`; PathNotFound when it does not exist."""
 
     def exists(self, path: str) -> bool: ...
@@ -71,7 +71,7 @@ class ArrowFileSystem:
         # An object store shows an object only when its upload is complete; elsewhere a rename does that.
         self._rename = isinstance(arrow, pafs.LocalFileSystem | pafs.HadoopFileSystem)
 
-    def list(self, path: str) -> Listing:
+    def listing(self, path: str) -> Listing:
         root = path.rstrip("/")
         with translated(path):
             infos = self._arrow.get_file_info(pafs.FileSelector(root, recursive=True))

@@ -1,0 +1,241 @@
+"""Assembling an ORC file from stripes: raw copies of stripes of other files and freshly encoded ones.
+
+A stripe is self-contained: its indexes, data, footer and encodings do not refer to anything outside it. A file is
+its stripes plus a tail, and the tail is written here. Which stripes may stand in one file: `Template.accepts`.
+Sources: ORC v1 specification; facts measured against ORC-Java, ORC-C++ and Hive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from pyarrow import orc
+
+from compactor.acid.records import RowId
+from compactor.acid.schema import HiveType
+from compactor.orc import orc_proto_pb2 as pb
+from compactor.orc.compression import ARROW_NAMES, DEFAULT_BLOCK_SIZE, compress
+from compactor.orc.reader import OrcSource
+from compactor.orc.statistics import merge_file_statistics
+from compactor.orc.tail import ACID_STATS, ACID_VERSION, KEY_INDEX, MAGIC, OrcTail, read_tail, stripe_length
+from compactor.orc.types import acid_type, arrow_type, to_orc
+
+_COPY_BYTES = 8 << 20
+_MIN_ARROW_BLOCK = 64 * 1024
+_DEFAULT_STRIDE = 10_000
+_DICTIONARY_THRESHOLD = 0.8
+"""Build a dictionary when at most this share of a column's values is distinct; pyarrow's default is never."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """What all stripes of a file have in common, taken from a source's tail or from pyarrow's own.
+
+    types: serialised type list. The other fields are those of postscript and footer.
+    """
+
+    types: tuple[bytes, ...]
+    compression: int
+    version: tuple[int, ...]
+    writer: int
+    writer_version: int
+    stride: int
+    calendar: int
+    encrypted: bool
+    block_size: int = field(compare=False)
+    software: str = field(compare=False)
+
+    @classmethod
+    def of(cls, tail: OrcTail) -> Template:
+        footer, postscript = tail.footer, tail.postscript
+        return cls(
+            types=tuple(t.SerializeToString(deterministic=True) for t in footer.types),
+            compression=postscript.compression,
+            version=tuple(postscript.version),
+            writer=footer.writer,
+            writer_version=postscript.writer_version,
+            stride=footer.row_index_stride,
+            calendar=footer.calendar,
+            encrypted=footer.HasField("encryption"),
+            block_size=tail.block_size,
+            software=footer.software_version,
+        )
+
+    @classmethod
+    def like(cls, tail: OrcTail, file_type: HiveType) -> Template:
+        """As `of`, for a file of `file_type` that we can encode stripes for."""
+        template = replace(cls.of(tail), types=_serialised(file_type), encrypted=False)
+        if template.compression not in ARROW_NAMES:
+            template = replace(template, compression=pb.ZLIB)
+        return template if template.stride else replace(template, stride=_DEFAULT_STRIDE)
+
+    @classmethod
+    def fresh(cls, file_type: HiveType, *, compression: int) -> Template:
+        """For a file that takes nothing from another one: as pyarrow writes it, with our types."""
+        schema = pa.schema([pa.field(name, arrow_type(child)) for name, child in file_type.children])
+        own = cls.of(_buffer_tail(encode(schema.empty_table(), compression=compression, block_size=DEFAULT_BLOCK_SIZE)))
+        return replace(own, types=_serialised(file_type))
+
+    def accepts(self, tail: OrcTail) -> bool:
+        """May raw stripes of a file with this tail stand in a file of this template?
+
+        Block size, time zone, bloom filters and encodings may differ: they are per stripe. A row-index stride of
+        0 never fits: such files have no indexes and statistics of 0, which Hive would trust.
+        """
+        return not self.encrypted and self.stride > 0 and Template.of(tail) == self
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcidStats:
+    """Content of hive.acid.stats (OrcRecordUpdater's AcidStats)."""
+
+    inserts: int = 0
+    deletes: int = 0
+
+
+class FileAssembler:
+    """Writes one ORC file to `stream`: stripes in order, then `finish`.
+
+    `finish` may be followed by more stripes and another `finish`: that is how a streaming file grows, each tail
+    covering all stripes so far (Hive's writeIntermediateFooter).
+    """
+
+    def __init__(self, stream: pa.NativeFile, template: Template) -> None:
+        self._stream = stream
+        self._template = template
+        self._stripes: list[pb.StripeInformation] = []
+        self._statistics: list[pb.StripeStatistics] = []
+        self._last_keys: list[RowId | None] = []
+        self._block_size = template.block_size
+        self._position = len(MAGIC)
+        self.stripes_copied = self.stripes_encoded = 0
+        self.bytes_copied = self.bytes_encoded = 0
+        stream.write(MAGIC)
+
+    @property
+    def rows(self) -> int:
+        return sum(s.number_of_rows for s in self._stripes)
+
+    @property
+    def stripes(self) -> int:
+        return len(self._stripes)
+
+    def copy(self, source: OrcSource, stripe: int, last_key: RowId | None) -> None:
+        """Append a stripe as it is. The caller has checked `Template.accepts`."""
+        information = source.tail.footer.stripes[stripe]
+        offset, left = information.offset, stripe_length(information)
+        self._register(information, source.tail.metadata.stripe_stats[stripe], last_key)
+        self._block_size = max(self._block_size, source.tail.block_size)
+        self.stripes_copied += 1
+        self.bytes_copied += left
+        while left:
+            chunk = source.stream.read_at(min(left, _COPY_BYTES), offset)
+            self._stream.write(chunk)
+            offset += len(chunk)
+            left -= len(chunk)
+
+    def append(self, table: pa.Table, last_key: RowId | None) -> None:
+        """Encode `table` as one stripe and append it; an empty table adds nothing."""
+        if not table.num_rows:
+            return
+        buffer = encode(
+            table,
+            compression=self._template.compression,
+            block_size=self._template.block_size,
+            stride=self._template.stride,
+        )
+        tail = _buffer_tail(buffer)
+        (information,) = tail.footer.stripes
+        length = stripe_length(information)
+        self._register(information, tail.metadata.stripe_stats[0], last_key)
+        self._block_size = max(self._block_size, tail.block_size)
+        self.stripes_encoded += 1
+        self.bytes_encoded += length
+        self._stream.write(memoryview(buffer)[information.offset : information.offset + length])
+
+    def finish(self, acid: AcidStats | None) -> int:
+        """Write the tail; returns the file's size so far. acid: None for files without ACID columns."""
+        template = self._template
+        footer = pb.Footer(
+            header_length=len(MAGIC),
+            content_length=self._position,
+            stripes=self._stripes,
+            types=[pb.Type.FromString(t) for t in template.types],
+            metadata=list(self._user_metadata(acid)),
+            number_of_rows=self.rows,
+            statistics=merge_file_statistics(len(template.types), self._statistics),
+            row_index_stride=template.stride,
+            writer=template.writer,
+        )
+        if template.calendar:
+            footer.calendar = template.calendar  # type: ignore[assignment]
+        if template.software:
+            footer.software_version = template.software
+        metadata = pb.Metadata(stripe_stats=self._statistics)
+        kind, block = template.compression, self._block_size
+        packed_metadata = compress(kind, metadata.SerializeToString(), block)
+        packed_footer = compress(kind, footer.SerializeToString(), block)
+        postscript = pb.PostScript(
+            footer_length=len(packed_footer),
+            compression=kind,  # type: ignore[arg-type]
+            version=template.version,
+            metadata_length=len(packed_metadata),
+            writer_version=template.writer_version,
+            magic=MAGIC.decode(),
+        )
+        if kind != pb.NONE:
+            postscript.compression_block_size = block
+        packed_postscript = postscript.SerializeToString()
+        tail = packed_metadata + packed_footer + packed_postscript + bytes([len(packed_postscript)])
+        self._stream.write(tail)
+        self._position += len(tail)
+        return self._position
+
+    def _register(self, information: pb.StripeInformation, statistics: pb.StripeStatistics, last: RowId | None) -> None:
+        placed = pb.StripeInformation()
+        placed.CopyFrom(information)
+        placed.offset = self._position
+        self._stripes.append(placed)
+        self._statistics.append(statistics)
+        self._last_keys.append(last)
+        self._position += stripe_length(information)
+
+    def _user_metadata(self, acid: AcidStats | None) -> Iterable[pb.UserMetadataItem]:
+        if acid is None:
+            return
+        index = "".join(f"{k.write_id},{k.bucket},{k.row_id};" for k in self._last_keys if k is not None)
+        yield pb.UserMetadataItem(name=ACID_VERSION, value=b"2")
+        yield pb.UserMetadataItem(name=KEY_INDEX, value=index.encode())
+        yield pb.UserMetadataItem(name=ACID_STATS, value=f"{acid.inserts},0,{acid.deletes}".encode())
+
+
+def encode(table: pa.Table, *, compression: int, block_size: int, stride: int = _DEFAULT_STRIDE) -> pa.Buffer:
+    """`table` as an ORC file of one stripe in memory."""
+    sink = pa.BufferOutputStream()
+    writer = orc.ORCWriter(
+        sink,
+        compression=ARROW_NAMES[compression],
+        # pyarrow takes multiples of 64 KB only.
+        compression_block_size=max(_MIN_ARROW_BLOCK, -(-block_size // _MIN_ARROW_BLOCK) * _MIN_ARROW_BLOCK),
+        stripe_size=1 << 40,
+        row_index_stride=stride,
+        batch_size=8192,
+        dictionary_key_size_threshold=_DICTIONARY_THRESHOLD,
+    )
+    writer.write(table)
+    writer.close()
+    return sink.getvalue()
+
+
+def _serialised(file_type: HiveType) -> tuple[bytes, ...]:
+    return tuple(t.SerializeToString(deterministic=True) for t in to_orc(file_type))
+
+
+def acid_template(row_type: HiveType, *, compression: int) -> Template:
+    return Template.fresh(acid_type(row_type), compression=compression)
+
+
+def _buffer_tail(buffer: pa.Buffer) -> OrcTail:
+    return read_tail(pa.BufferReader(buffer), "<encoded in memory>")

@@ -1,0 +1,139 @@
+"""ORC's compression framing, for tails only: 3-byte little-endian header = length * 2 + is-original.
+
+Source: ORC v1 specification, "Compression".
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import pyarrow as pa
+
+from compactor.errors import CorruptFile, UnsupportedData
+from compactor.orc import orc_proto_pb2 as pb
+
+DEFAULT_BLOCK_SIZE = 256 * 1024
+
+ARROW_NAMES: dict[int, str] = {
+    pb.NONE: "uncompressed",
+    pb.ZLIB: "zlib",
+    pb.SNAPPY: "snappy",
+    pb.LZ4: "lz4",
+    pb.ZSTD: "zstd",
+}
+"""Names that pyarrow's ORC writer takes."""
+
+
+def compression_kind(name: str) -> int:
+    """ORC's number of a codec named as in `orc.compress` (NONE, ZLIB, SNAPPY, LZ4, ZSTD)."""
+    try:
+        return int(pb.CompressionKind.Value(name.upper()))
+    except ValueError:
+        raise UnsupportedData(f"orc.compress={name!r} is no ORC codec") from None
+
+
+def decompress(kind: int, data: bytes, block_size: int) -> bytes:
+    """Undo the framing; CorruptFile when the bytes do not fit it."""
+    if kind == pb.NONE:
+        return data
+    out: list[bytes] = []
+    position = 0
+    while position < len(data):
+        header = int.from_bytes(data[position : position + 3], "little")
+        chunk = data[position + 3 : position + 3 + (header >> 1)]
+        position += 3 + (header >> 1)
+        if position > len(data):
+            raise CorruptFile("a compressed block reaches beyond the end of the file's tail")
+        out.append(chunk if header & 1 else _inflate(kind, chunk, block_size))
+    return b"".join(out)
+
+
+def compress(kind: int, data: bytes, block_size: int) -> bytes:
+    """Apply the framing; a block that does not shrink is stored as it is."""
+    if kind == pb.NONE:
+        return data
+    out: list[bytes] = []
+    for start in range(0, len(data), block_size):
+        block = data[start : start + block_size]
+        packed = _deflate(kind, block)
+        if len(packed) < len(block):
+            out.append((len(packed) << 1).to_bytes(3, "little") + packed)
+        else:
+            out.append((len(block) << 1 | 1).to_bytes(3, "little") + block)
+    return b"".join(out)
+
+
+def _inflate(kind: int, chunk: bytes, block_size: int) -> bytes:
+    try:
+        match kind:
+            case pb.ZLIB:
+                return zlib.decompress(chunk, -15)
+            case pb.SNAPPY:
+                return bytes(pa.decompress(chunk, _snappy_length(chunk), codec="snappy", asbytes=True))
+            case pb.ZSTD:
+                with pa.CompressedInputStream(pa.BufferReader(chunk), "zstd") as stream:
+                    return bytes(stream.read())
+            case pb.LZ4:
+                return _lz4(chunk, block_size)
+            case _:
+                raise UnsupportedData(f"ORC codec {pb.CompressionKind.Name(kind)} cannot be decoded here")
+    except (zlib.error, pa.ArrowException, OSError) as error:
+        raise CorruptFile(f"a block of the file's tail cannot be decompressed: {error}") from error
+
+
+def _deflate(kind: int, block: bytes) -> bytes:
+    match kind:
+        case pb.ZLIB:
+            packer = zlib.compressobj(6, zlib.DEFLATED, -15)
+            return packer.compress(block) + packer.flush()
+        case pb.SNAPPY:
+            return bytes(pa.compress(block, codec="snappy", asbytes=True))
+        case pb.ZSTD:
+            return bytes(pa.compress(block, codec="zstd", asbytes=True))
+        case _:
+            # Storing a block uncompressed is legal under every codec.
+            return block
+
+
+def _snappy_length(chunk: bytes) -> int:
+    """Snappy's leading varint: the length of the decompressed block."""
+    length = shift = 0
+    for byte in chunk:
+        length |= (byte & 127) << shift
+        if byte < 128:
+            return length
+        shift += 7
+    raise CorruptFile("a snappy block without a length")
+
+
+def _lz4(chunk: bytes, block_size: int) -> bytes:
+    """A raw LZ4 block; its length is only known to be at most `block_size`, so walk its sequences."""
+    out = bytearray()
+    at = 0
+    while at < len(chunk):
+        token = chunk[at]
+        at += 1
+        literals, at = _lz4_length(chunk, at, token >> 4)
+        out += chunk[at : at + literals]
+        at += literals
+        if at >= len(chunk):
+            break
+        offset = int.from_bytes(chunk[at : at + 2], "little")
+        match_length, at = _lz4_length(chunk, at + 2, token & 15)
+        if offset == 0 or offset > len(out) or len(out) > block_size:
+            raise CorruptFile("an LZ4 block of the file's tail is damaged")
+        for _ in range(match_length + 4):
+            out.append(out[-offset])
+    return bytes(out)
+
+
+def _lz4_length(chunk: bytes, at: int, nibble: int) -> tuple[int, int]:
+    length = nibble
+    while nibble == 15:
+        if at >= len(chunk):
+            raise CorruptFile("an LZ4 block of the file's tail ends too early")
+        length += chunk[at]
+        at += 1
+        if chunk[at - 1] != 255:
+            break
+    return length, at

@@ -1,0 +1,50 @@
+"""Schema evolution on Arrow arrays: columns match by position, missing ones are null, narrow ones widen.
+
+Source: ORC `SchemaEvolution` with positional columns, as Hive reads ACID files. Which conversions are allowed is
+decided by `compactor.acid.schema.can_read_as`.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compactor.acid.schema import HiveType, can_read_as
+from compactor.errors import UnsupportedData
+from compactor.orc.types import arrow_type
+
+
+def converted(array: pa.Array, found: HiveType, wanted: HiveType) -> pa.Array:
+    """`array`, whose file type is `found`, as `wanted`; UnsupportedData when values could be lost."""
+    if found == wanted:
+        return array
+    if not can_read_as(found, wanted):
+        raise UnsupportedData(f"a column of type {found} cannot be rewritten as {wanted}")
+    match wanted.kind:
+        case "struct":
+            return _struct(array, found, wanted)
+        case "array":
+            items = converted(array.values, found.children[0][1], wanted.children[0][1])
+            return pa.ListArray.from_arrays(array.offsets, items, mask=_nulls(array))
+        case "map":
+            keys = converted(array.keys, found.children[0][1], wanted.children[0][1])
+            values = converted(array.items, found.children[1][1], wanted.children[1][1])
+            return pa.MapArray.from_arrays(array.offsets, keys, values, mask=_nulls(array))
+        case _:
+            return pc.cast(array, arrow_type(wanted), safe=True)
+
+
+def _struct(array: pa.StructArray, found: HiveType, wanted: HiveType) -> pa.StructArray:
+    children: list[pa.Array] = []
+    fields: list[pa.Field] = []
+    for position, (name, child) in enumerate(wanted.children):
+        if position < len(found.children):
+            children.append(converted(array.field(position), found.children[position][1], child))
+        else:
+            children.append(pa.nulls(len(array), arrow_type(child)))
+        fields.append(pa.field(name, children[-1].type))
+    return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(array))
+
+
+def _nulls(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None

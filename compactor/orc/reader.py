@@ -1,0 +1,223 @@
+"""Reading ORC files stripe by stripe: row identities as numpy arrays, rows as Arrow batches.
+
+Only what pyarrow's ORC reader decodes is decoded here; a timestamp outside 1677–2262 is UnsupportedData.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import orc
+
+from compactor.acid.layout import flush_length_file
+from compactor.acid.planning import FileFacts
+from compactor.acid.records import RowId, SyntheticIds
+from compactor.acid.schema import HiveType
+from compactor.acid.snapshot import ValidWriteIdList
+from compactor.errors import CorruptFile, UnsupportedData
+from compactor.orc.evolution import converted
+from compactor.orc.tail import ACID_COLUMNS, OrcTail, read_tail
+from compactor.storage.filesystem import FileSystem
+
+Int64Array = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+_KEYS = list(ACID_COLUMNS[:5])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """The ACID columns of consecutive rows, one array element a row."""
+
+    operation: Int64Array
+    write_id: Int64Array
+    bucket: Int64Array
+    row_id: Int64Array
+    current_write_id: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.row_id)
+
+    def at(self, position: int) -> RowId:
+        return RowId(int(self.write_id[position]), int(self.bucket[position]), int(self.row_id[position]))
+
+    def ascending(self) -> bool:
+        """Row ids strictly ascend in ACID order."""
+        w, b, r = np.diff(self.write_id), np.diff(self.bucket), np.diff(self.row_id)
+        return bool(np.all((w > 0) | ((w == 0) & ((b > 0) | ((b == 0) & (r > 0))))))
+
+    def visible(self, write_ids: ValidWriteIdList) -> BoolArray:
+        """Which events were written by a valid write id."""
+        current = self.current_write_id
+        exceptions = write_ids.open | write_ids.aborted
+        seen: BoolArray = current <= write_ids.high_water
+        if exceptions:
+            seen &= ~np.isin(current, np.fromiter(exceptions, dtype=np.int64, count=len(exceptions)))
+        return seen
+
+
+class OrcSource:
+    """An open ORC file.
+
+    path: inside the file system. synthetic: row ids for a file without ACID columns that belongs to an ACID table.
+    Raises PathNotFound, CorruptFile.
+    """
+
+    def __init__(self, fs: FileSystem, path: str, *, synthetic: SyntheticIds | None = None) -> None:
+        self.path = path
+        self.synthetic = synthetic
+        self.stream = _committed_part(fs, path)
+        self.tail: OrcTail = read_tail(self.stream, path)
+
+    def __enter__(self) -> OrcSource:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stream.close()
+
+    @property
+    def stripes(self) -> int:
+        return len(self.tail.footer.stripes)
+
+    def stripe_rows(self, stripe: int) -> int:
+        return int(self.tail.footer.stripes[stripe].number_of_rows)
+
+    def keys(self, stripe: int) -> Keys:
+        """Row identities of a stripe, read or synthesised."""
+        if self.synthetic is not None:
+            return self._synthetic_keys(stripe, self.synthetic)
+        batch = self._read(stripe, _KEYS)
+        columns = [batch.column(batch.schema.get_field_index(name)) for name in _KEYS]
+        if any(c.null_count for c in columns):
+            raise CorruptFile(f"{self.path}: stripe {stripe} has rows without a row id")
+        operation, write_id, bucket, row_id, current = (c.to_numpy(zero_copy_only=False) for c in columns)
+        return Keys(
+            operation=operation.astype(np.int64),
+            write_id=write_id.astype(np.int64),
+            bucket=bucket.astype(np.int64),
+            row_id=row_id.astype(np.int64),
+            current_write_id=current.astype(np.int64),
+        )
+
+    def rows(self, stripe: int, wanted: HiveType) -> pa.StructArray:
+        """The table's columns of a stripe as a struct of type `wanted`.
+
+        Raises UnsupportedData for values that pyarrow cannot hold and for conversions that would lose some.
+        """
+        if self.tail.is_acid:
+            found = self._read(stripe, ["row"]).column(0)
+        else:
+            batch = self._read(stripe, None)
+            found = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
+        return converted(found, self.tail.row_type, wanted)
+
+    def _read(self, stripe: int, columns: list[str] | None) -> pa.RecordBatch:
+        try:
+            return self._file.read_stripe(stripe, columns=columns)
+        except pa.ArrowNotImplementedError as error:
+            raise UnsupportedData(f"{self.path}: {error}") from error
+        except (pa.ArrowInvalid, OSError) as error:
+            if "out of range" in str(error):
+                raise UnsupportedData(
+                    f"{self.path}: {error}", hint="a minor compaction copies such values without decoding them"
+                ) from error
+            raise CorruptFile(f"{self.path}: stripe {stripe} cannot be read: {error}") from error
+
+    @cached_property
+    def _file(self) -> orc.ORCFile:
+        try:
+            return orc.ORCFile(self.stream)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise CorruptFile(f"{self.path}: {error}") from error
+
+    @cached_property
+    def _first_rows(self) -> list[int]:
+        """Number of rows before each stripe."""
+        counts = [s.number_of_rows for s in self.tail.footer.stripes]
+        return [sum(counts[:i]) for i in range(len(counts))]
+
+    def _synthetic_keys(self, stripe: int, ids: SyntheticIds) -> Keys:
+        count = self.stripe_rows(stripe)
+        first = ids.first_row_id + self._first_rows[stripe]
+        return Keys(
+            operation=np.zeros(count, dtype=np.int64),
+            write_id=np.full(count, ids.write_id, dtype=np.int64),
+            bucket=np.full(count, ids.bucket, dtype=np.int64),
+            row_id=np.arange(first, first + count, dtype=np.int64),
+            # An original row was written before any transaction, so it is valid for everyone.
+            current_write_id=np.full(count, ids.write_id, dtype=np.int64),
+        )
+
+
+def orc_facts(fs: FileSystem, path: str) -> FileFacts:
+    """What a plan needs to know of a file, from its tail alone."""
+    with OrcSource(fs, path) as source:
+        return FileFacts(rows=source.tail.rows, row_type=source.tail.row_type, acid=source.tail.is_acid)
+
+
+def read_keys(fs: FileSystem, path: str) -> Iterator[Keys]:
+    """Row identities of a file, a stripe at a time."""
+    with OrcSource(fs, path) as source:
+        for stripe in range(source.stripes):
+            yield source.keys(stripe)
+
+
+def _committed_part(fs: FileSystem, path: str) -> pa.NativeFile:
+    """A streaming file ends where its side file says; what follows belongs to no committed transaction.
+
+    The side file is a list of 8-byte big-endian lengths, the last one counts (OrcAcidUtils.getLastFlushLength).
+    """
+    stream = fs.open(path)
+    side = flush_length_file(path)
+    if not fs.exists(side):
+        return stream
+    with fs.open(side) as lengths:
+        raw = bytes(lengths.read())
+    length = int.from_bytes(raw[len(raw) // 8 * 8 - 8 : len(raw) // 8 * 8], "big") if len(raw) >= 8 else 0
+    if length > stream.size():
+        raise CorruptFile(f"{path}: shorter than the {length} bytes that {side} says were committed")
+    return stream if length == stream.size() else pa.PythonFile(_Prefix(stream, length), mode="r")
+
+
+class _Prefix(io.RawIOBase):
+    """The first `length` bytes of a file as a file."""
+
+    def __init__(self, stream: pa.NativeFile, length: int) -> None:
+        super().__init__()
+        self._stream = stream
+        self._length = length
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
+        self._position = origin + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def size(self) -> int:
+        return self._length
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(self._length - self._position, 0)
+        count = left if size is None or size < 0 else min(size, left)
+        data = bytes(self._stream.read_at(count, self._position))
+        self._position += len(data)
+        return data
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
