@@ -1,0 +1,148 @@
+"""Statements on rows of COMPACTION_QUEUE and COMPLETED_COMPACTIONS that several protocol steps share.
+
+Every function here works inside the caller's database transaction; none begins or ends one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, insert, null, select, update
+
+from compactor.errors import Fenced, MetastoreError
+from compactor.metastore.catalog import TableName
+from compactor.metastore.compaction import Compaction, CompactionState
+from compactor.metastore.schema import COMPACTION_QUEUE, COMPLETED_COMPACTIONS, NEXT_COMPACTION_QUEUE_ID
+
+SHARED_COLUMNS = (
+    "ID",
+    "DATABASE",
+    "TABLE",
+    "PARTITION",
+    "STATE",
+    "TYPE",
+    "TBLPROPERTIES",
+    "WORKER_ID",
+    "ENQUEUE_TIME",
+    "START",
+    "RUN_AS",
+    "HIGHEST_WRITE_ID",
+    "META_INFO",
+    "HADOOP_JOB_ID",
+    "ERROR_MESSAGE",
+    "NEXT_TXN_ID",
+    "TXN_ID",
+    "COMMIT_TIME",
+    "INITIATOR_ID",
+    "INITIATOR_VERSION",
+    "WORKER_VERSION",
+    "POOL_NAME",
+    "NUMBER_OF_BUCKETS",
+    "ORDER_BY",
+)
+"""The columns that queue (CQ_) and history (CC_) have in common, without their prefix."""
+
+
+def queue_rows() -> Select[Any]:
+    """SELECT of the queue, labelled as Compaction.from_row wants it and with the history's columns."""
+    columns = [COMPACTION_QUEUE.c[f"CQ_{name}"].label(name) for name in SHARED_COLUMNS]
+    own = [COMPACTION_QUEUE.c[f"CQ_{name}"].label(name) for name in ("CLEANER_START", "RETRY_RETENTION")]
+    return select(*columns, null().label("END"), *own)
+
+
+def history_rows() -> Select[Any]:
+    """SELECT of the history, labelled like `queue_rows`."""
+    columns = [COMPLETED_COMPACTIONS.c[f"CC_{name}"].label(name) for name in SHARED_COLUMNS]
+    absent = [null().label(name) for name in ("CLEANER_START", "RETRY_RETENTION")]
+    return select(*columns, COMPLETED_COMPACTIONS.c.CC_END.label("END"), *absent)
+
+
+def object_is(rows: Table, prefix: str, table: TableName, partition: str | None) -> ColumnElement[bool]:
+    """The rows of exactly this object; partition None means the rows without one.
+
+    rows, prefix: a table with columns <prefix>_DATABASE, _TABLE and _PARTITION.
+    """
+    in_partition = rows.c[f"{prefix}_PARTITION"]
+    return and_(
+        rows.c[f"{prefix}_DATABASE"] == table.database,
+        rows.c[f"{prefix}_TABLE"] == table.table,
+        in_partition.is_(None) if partition is None else in_partition == partition,
+    )
+
+
+def lock_compaction_ids(conn: Connection) -> int:
+    """Lock the row of NEXT_COMPACTION_QUEUE_ID until the transaction ends; the id it would give out.
+
+    Whoever adds to the queue holds this lock, so what was read under it cannot change by another request.
+    """
+    following: int | None = conn.scalar(select(NEXT_COMPACTION_QUEUE_ID.c.NCQ_NEXT).with_for_update())
+    if following is None:
+        raise MetastoreError("NEXT_COMPACTION_QUEUE_ID has no row", hint="the metastore's schema is incomplete")
+    return following
+
+
+def next_compaction_id(conn: Connection) -> int:
+    """Take the next id of queue and history (GenerateCompactionQueueIdFunction)."""
+    taken = lock_compaction_ids(conn)
+    ids = NEXT_COMPACTION_QUEUE_ID
+    if conn.execute(update(ids).where(ids.c.NCQ_NEXT == taken).values(NCQ_NEXT=taken + 1)).rowcount != 1:
+        raise MetastoreError(f"compaction id {taken} was taken by someone else under our lock")
+    return taken
+
+
+def held_by(claim: Compaction, *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+    """The guard of every step of a worker: the row is still working, and still for this claim."""
+    return and_(
+        COMPACTION_QUEUE.c.CQ_ID == claim.id,
+        COMPACTION_QUEUE.c.CQ_STATE == CompactionState.WORKING,
+        COMPACTION_QUEUE.c.CQ_WORKER_ID == claim.worker_id,
+        *conditions,
+    )
+
+
+def ready(compaction: Compaction) -> ColumnElement[bool]:
+    """The guard of every step of the cleaner: the row still waits for cleaning."""
+    return and_(
+        COMPACTION_QUEUE.c.CQ_ID == compaction.id,
+        COMPACTION_QUEUE.c.CQ_STATE == CompactionState.READY_FOR_CLEANING,
+    )
+
+
+def change_row(conn: Connection, compaction: Compaction, guard: ColumnElement[bool], values: dict[str, Any]) -> None:
+    """UPDATE the queue row under a guard; Fenced when it changed no row."""
+    if conn.execute(update(COMPACTION_QUEUE).where(guard).values(values)).rowcount != 1:
+        raise fenced(compaction)
+
+
+def retire(
+    conn: Connection,
+    compaction: Compaction,
+    guard: ColumnElement[bool],
+    *,
+    state: CompactionState,
+    end: int,
+    message: str | None,
+) -> None:
+    """Move the queue row under a guard to the history as it stands in the database; Fenced when it is not there.
+
+    message None keeps the row's own (CompactionTxnHandler.updateStatus, MarkCleanedFunction).
+    """
+    columns = [COMPACTION_QUEUE.c[f"CQ_{name}"].label(f"CC_{name}") for name in SHARED_COLUMNS]
+    row = conn.execute(select(*columns).where(guard).with_for_update()).mappings().one_or_none()
+    if row is None:
+        raise fenced(compaction)
+    ended = dict(row) | {"CC_STATE": state, "CC_END": end}
+    if message is not None:
+        ended["CC_ERROR_MESSAGE"] = message
+    conn.execute(insert(COMPLETED_COMPACTIONS).values(ended))
+    if conn.execute(delete(COMPACTION_QUEUE).where(guard)).rowcount != 1:
+        raise fenced(compaction)
+
+
+def fenced(compaction: Compaction) -> Fenced:
+    holder = f" held by {compaction.worker_id}" if compaction.worker_id else ""
+    return Fenced(
+        f"compaction {compaction.id} of {compaction.object_name} is no longer "
+        f"{compaction.state.name.lower().replace('_', ' ')}{holder}",
+        hint="it was revoked, aborted or finished by someone else; nothing was changed",
+    )

@@ -1,0 +1,198 @@
+"""Queue and history as people and the initiator read them, and what is kept of the history.
+
+Sources: Hive `ShowCompactHandler`, `CheckFailedCompactionsHandler`, `CompactionTxnHandler.updateStatus`,
+`PurgeCompactionHistoryFunction`; reference §1.5, §4 and §5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import assert_never
+
+from sqlalchemy import case, delete, func, insert, or_, select, union_all
+
+from compactor.metastore.catalog import TableName
+from compactor.metastore.compaction import Compaction, CompactionState, CompactionType
+from compactor.metastore.compaction_rows import history_rows, next_compaction_id, object_is, queue_rows
+from compactor.metastore.database import Database, retried
+from compactor.metastore.schema import COMPLETED_COMPACTIONS
+
+DEFAULT_POOL = "default"
+"""How SHOW COMPACTIONS names the pool of rows without one."""
+
+_IDS_PER_STATEMENT = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactionFilter:
+    """Which rows SHOW COMPACTIONS lists; None does not filter. pool: 'default' means rows without a pool."""
+
+    id: int | None = None
+    database: str | None = None
+    table: str | None = None
+    partition: str | None = None
+    state: CompactionState | None = None
+    type: CompactionType | None = None
+    pool: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryRetention:
+    """How many rows of an object and a state the history keeps, newest first (metastore.compactor.history.retention.*).
+
+    failed is never less than breaker_threshold, or the failure breaker would forget. older_than_ms: after so long a row
+    that did not succeed goes as soon as a newer success covers it. aborted is ours; Hive keeps those for ever.
+    """
+
+    did_not_initiate: int = 2
+    failed: int = 3
+    succeeded: int = 3
+    refused: int = 3
+    aborted: int = 3
+    breaker_threshold: int = 2
+    older_than_ms: int = 7 * 24 * 60 * 60 * 1000
+
+    def of(self, state: CompactionState) -> int:
+        """Rows of this state to keep for an object."""
+        match state:
+            case CompactionState.DID_NOT_INITIATE:
+                return self.did_not_initiate
+            case CompactionState.FAILED:
+                return max(self.failed, self.breaker_threshold)
+            case CompactionState.SUCCEEDED:
+                return self.succeeded
+            case CompactionState.REFUSED:
+                return self.refused
+            case CompactionState.ABORTED:
+                return self.aborted
+            case CompactionState.INITIATED | CompactionState.WORKING | CompactionState.READY_FOR_CLEANING:
+                raise ValueError(f"{state.name} is no state of the history")
+            case _:
+                assert_never(state)
+
+
+@retried
+def show_compactions(
+    db: Database, *, filters: CompactionFilter | None = None, limit: int | None = None
+) -> list[Compaction]:
+    """Queue and history in the order of Hive's SHOW COMPACTIONS (ShowCompactHandler).
+
+    What is requested or running first, oldest request first; then by the latest of end, start and publication, newest
+    first. limit None: all.
+    """
+    rows = union_all(queue_rows(), history_rows()).subquery()
+    end, start, committed = rows.c.END, func.coalesce(rows.c.START, 0), func.coalesce(rows.c.COMMIT_TIME, 0)
+    latest = case(
+        # without a publication Hive's own comparison yields NULL for a row of the queue
+        (rows.c.STATE.in_([CompactionState.INITIATED, CompactionState.WORKING]), None),
+        ((end > start) & (end > committed), end),
+        (start > committed, start),
+        else_=committed,
+    )
+    query = select(rows).order_by(latest.is_(None).desc(), latest.desc(), rows.c.ENQUEUE_TIME, rows.c.ID).limit(limit)
+    wanted = filters or CompactionFilter()
+    equal = {
+        "ID": wanted.id,
+        "DATABASE": wanted.database,
+        "TABLE": wanted.table,
+        "PARTITION": wanted.partition,
+        "STATE": wanted.state,
+        "TYPE": wanted.type,
+    }
+    query = query.where(*(rows.c[name] == value for name, value in equal.items() if value is not None))
+    if wanted.pool == DEFAULT_POOL:
+        query = query.where(or_(rows.c.POOL_NAME.is_(None), rows.c.POOL_NAME == DEFAULT_POOL))
+    elif wanted.pool is not None:
+        query = query.where(rows.c.POOL_NAME == wanted.pool)
+    with db.read() as conn:
+        return [Compaction.from_row(row) for row in conn.execute(query).mappings()]
+
+
+@retried
+def recent_outcomes(db: Database, table: TableName, partition: str | None, n: int) -> list[Compaction]:
+    """The newest n compactions of the object that succeeded or failed, newest first; for the failure breaker.
+
+    Rows that were refused, aborted or not initiated say nothing about whether it would work (§1.5).
+    """
+    query = (
+        history_rows()
+        .where(object_is(COMPLETED_COMPACTIONS, "CC", table, partition))
+        .where(COMPLETED_COMPACTIONS.c.CC_STATE.in_([CompactionState.SUCCEEDED, CompactionState.FAILED]))
+        .order_by(COMPLETED_COMPACTIONS.c.CC_ID.desc())
+        .limit(n)
+    )
+    with db.read() as conn:
+        return [Compaction.from_row(row) for row in conn.execute(query).mappings()]
+
+
+@retried
+def record_not_initiated(
+    db: Database,
+    table: TableName,
+    partition: str | None,
+    type: CompactionType,  # noqa: A002
+    reason: str,
+    *,
+    initiator_id: str | None = None,
+    initiator_version: str | None = None,
+) -> int:
+    """Put a row 'a' into the history: the initiator wanted a compaction and could not ask for it; its id (markFailed)."""
+    with db.write() as conn:
+        compaction_id = next_compaction_id(conn)
+        now = db.now(conn)
+        conn.execute(
+            insert(COMPLETED_COMPACTIONS).values(
+                CC_ID=compaction_id,
+                CC_DATABASE=table.database,
+                CC_TABLE=table.table,
+                CC_PARTITION=partition,
+                CC_STATE=CompactionState.DID_NOT_INITIATE,
+                CC_TYPE=type,
+                CC_ENQUEUE_TIME=now,
+                CC_START=now,
+                CC_END=now,
+                CC_ERROR_MESSAGE=reason,
+                CC_INITIATOR_ID=initiator_id,
+                CC_INITIATOR_VERSION=initiator_version,
+            )
+        )
+    return compaction_id
+
+
+@retried
+def purge_history(db: Database, retention: HistoryRetention) -> int:
+    """Delete history rows that are beyond the retention; how many (PurgeCompactionHistoryFunction)."""
+    history = COMPLETED_COMPACTIONS
+    newest_first = history_rows().order_by(
+        history.c.CC_DATABASE, history.c.CC_TABLE, history.c.CC_PARTITION, history.c.CC_ID.desc()
+    )
+    with db.write() as conn:
+        rows = [Compaction.from_row(row) for row in conn.execute(newest_first).mappings()]
+        ids = expired(rows, retention, now=db.now(conn))
+        for start in range(0, len(ids), _IDS_PER_STATEMENT):
+            conn.execute(delete(history).where(history.c.CC_ID.in_(ids[start : start + _IDS_PER_STATEMENT])))
+    return len(ids)
+
+
+def expired(newest_first: Iterable[Compaction], retention: HistoryRetention, *, now: int) -> list[int]:
+    """Ids of the history rows that may go. newest_first: within each object; now: epoch ms.
+
+    Of every object and state the newest rows stay; of those, one that did not succeed goes once it is old and a newer
+    success covers it: a major covers everything, a minor only minors.
+    """
+    kept: dict[tuple[TableName, str | None, CompactionState], int] = {}
+    covered: dict[tuple[TableName, str | None], set[bool]] = {}
+    ids = []
+    for row in newest_first:
+        place = (row.table, row.partition, row.state)
+        kept[place] = kept.get(place, 0) + 1
+        successes = covered.setdefault((row.table, row.partition), set())
+        is_covered = True in successes or (False in successes and row.type is CompactionType.MINOR)
+        is_old = (row.start or 0) < now - retention.older_than_ms
+        if row.state is CompactionState.SUCCEEDED:
+            successes.add(row.type is CompactionType.MAJOR)
+            is_covered = False
+        if kept[place] > retention.of(row.state) or (is_covered and is_old):
+            ids.append(row.id)
+    return ids

@@ -1,0 +1,381 @@
+"""The compaction queue from the request to the end of the worker's part. The cleaner's part is `ready`.
+
+1. `request_compaction`: at most one row i or w for an object, whoever asks and however many ask at once.
+2. `claim`: i→w, oldest first; a guarded UPDATE decides between workers.
+3. `record_snapshot`: what the worker is going to merge, and a component that keeps its transaction known.
+4. `publish`: the transaction's o→c and the row's w→r in ONE database transaction, or neither.
+   `finish_without_output` and `fail` end the claim without a new directory.
+5. `revoke_*`: w→i. The lost claim's transaction is aborted in the same database transaction, and that is what fences
+   its worker: whatever the worker still does, its output never becomes visible (I3).
+
+Each step of a worker is guarded by (id, state w, worker id): `Fenced` means that nothing was changed.
+Sources: Hive `CompactFunction`, `NextCompactionFunction`, `CommitTxnFunction`, `CompactionTxnHandler`; reference
+§1.8 and §2. Where Hive needs two transactions ('r' first, commit later) it can block cleaning for ever (HIVE-29572).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import assert_never
+
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select, update
+
+from compactor.errors import Fenced, TransactionAborted
+from compactor.metastore.catalog import TableName
+from compactor.metastore.compaction import Compaction, CompactionRequest, CompactionState, format_properties
+from compactor.metastore.compaction_rows import (
+    change_row,
+    fenced,
+    held_by,
+    lock_compaction_ids,
+    next_compaction_id,
+    object_is,
+    queue_rows,
+    retire,
+)
+from compactor.metastore.database import Database, retried
+from compactor.metastore.schema import (
+    AUX_TABLE,
+    COMPACTION_QUEUE,
+    HIVE_LOCKS,
+    MIN_HISTORY_LEVEL,
+    MIN_HISTORY_WRITE_ID,
+    NEXT_WRITE_ID,
+    TXN_COMPONENTS,
+    TXN_LOCK_TBL,
+    TXN_TO_WRITE_ID,
+    TXNS,
+)
+
+POOL_TIMEOUT_MS = 12 * 60 * 60 * 1000
+"""After so long in its own pool a request goes to the default pool too (hive.compactor.worker.pool.timeout)."""
+
+COMPACT_OPERATION = "c"
+"""TC_OPERATION_TYPE of a compaction (OperationType.COMPACT)."""
+
+_CLAIM_BATCH = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOutcome:
+    """What became of a request.
+
+    id, state: of the new row, or of the one that already does what was asked. reason: why not accepted, else empty.
+    """
+
+    id: int
+    accepted: bool
+    state: CompactionState
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """The worker found nothing worth doing, or is not allowed to; the row ends in the history."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadyWithoutOutput:
+    """The worker wrote nothing, but obsolete or aborted directories wait for the cleaner."""
+
+
+@retried
+def request_compaction(db: Database, request: CompactionRequest) -> RequestOutcome:
+    """Put a request into the queue, unless the object is already taken care of (CompactFunction).
+
+    Not accepted when a row for exactly this database, table and partition is i or w, or is r and was compacted up to
+    the write id a compaction could reach now.
+    """
+    with db.write() as conn:
+        # a running Hive serialises its requests by this mutex row, we by the row of ids
+        conn.execute(select(AUX_TABLE.c.MT_KEY1).where(AUX_TABLE.c.MT_KEY1 == "CompactionScheduler").with_for_update())
+        lock_compaction_ids(conn)
+        existing = _pending(conn, request.table, request.partition)
+        if existing is not None:
+            state = existing.state.name.lower().replace("_", " ")
+            reason = f"Compaction is already scheduled with state='{state}' and id={existing.id}"
+            return RequestOutcome(id=existing.id, accepted=False, state=existing.state, reason=reason)
+        compaction_id = next_compaction_id(conn)
+        conn.execute(
+            insert(COMPACTION_QUEUE).values(
+                CQ_ID=compaction_id,
+                CQ_DATABASE=request.table.database,
+                CQ_TABLE=request.table.table,
+                CQ_PARTITION=request.partition,
+                CQ_STATE=CompactionState.INITIATED,
+                CQ_TYPE=request.type,
+                CQ_TBLPROPERTIES=format_properties(request.properties),
+                CQ_ENQUEUE_TIME=db.now(conn),
+                CQ_RUN_AS=request.run_as,
+                CQ_INITIATOR_ID=request.initiator_id,
+                CQ_INITIATOR_VERSION=request.initiator_version,
+                CQ_RETRY_RETENTION=0,
+                CQ_POOL_NAME=request.pool,
+                CQ_NUMBER_OF_BUCKETS=request.buckets,
+                CQ_ORDER_BY=request.order_by,
+            )
+        )
+    return RequestOutcome(id=compaction_id, accepted=True, state=CompactionState.INITIATED)
+
+
+@retried
+def claim(
+    db: Database,
+    *,
+    worker_id: str,
+    worker_version: str,
+    pools: Collection[str] | None = None,
+    pool_timeout_ms: int = POOL_TIMEOUT_MS,
+) -> Compaction | None:
+    """Take the oldest request for this worker, i→w; None when there is none (NextCompactionFunction).
+
+    worker_id: unique to the claim, `<host>-<pid>.<random>`. pools: None is the default pool, which also takes requests
+    of labelled pools that nobody took for pool_timeout_ms; a labelled pool takes only its own.
+    """
+    with db.write() as conn:
+        now = db.now(conn)
+        waiting = and_(
+            COMPACTION_QUEUE.c.CQ_STATE == CompactionState.INITIATED, _in_pools(pools, now - pool_timeout_ms)
+        )
+        oldest = select(COMPACTION_QUEUE.c.CQ_ID).where(waiting).order_by(COMPACTION_QUEUE.c.CQ_ID).limit(_CLAIM_BATCH)
+        for compaction_id in conn.scalars(oldest).all():
+            mine = and_(
+                COMPACTION_QUEUE.c.CQ_ID == compaction_id,
+                COMPACTION_QUEUE.c.CQ_STATE == CompactionState.INITIATED,
+            )
+            taken = conn.execute(
+                update(COMPACTION_QUEUE)
+                .where(mine)
+                .values(
+                    CQ_STATE=CompactionState.WORKING,
+                    CQ_WORKER_ID=worker_id,
+                    CQ_WORKER_VERSION=worker_version,
+                    CQ_START=now,
+                )
+            )
+            if taken.rowcount == 1:
+                row = conn.execute(queue_rows().where(COMPACTION_QUEUE.c.CQ_ID == compaction_id)).mappings().one()
+                return Compaction.from_row(row)
+    return None
+
+
+@retried
+def record_snapshot(
+    db: Database, claim: Compaction, *, txn_id: int, highest_write_id: int, run_as: str | None = None
+) -> None:
+    """Write down the claim's transaction and how far it will compact (updateCompactorState).
+
+    The TXN_COMPONENTS row keeps the transaction's state known, should it abort, until its output is removed.
+    TransactionAborted when the transaction is no longer open; Fenced when the claim is no longer ours.
+    """
+    with db.write() as conn:
+        still_open = select(TXNS.c.TXN_ID).where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == "o").with_for_update()
+        if conn.scalar(still_open) is None:
+            raise TransactionAborted(f"transaction {txn_id} of compaction {claim.id} is not open")
+        values = {"CQ_TXN_ID": txn_id, "CQ_HIGHEST_WRITE_ID": highest_write_id}
+        change_row(conn, claim, held_by(claim), values | ({"CQ_RUN_AS": run_as} if run_as is not None else {}))
+        conn.execute(
+            insert(TXN_COMPONENTS).values(
+                TC_TXNID=txn_id,
+                TC_DATABASE=claim.table.database,
+                TC_TABLE=claim.table.table,
+                TC_PARTITION=claim.partition,
+                TC_OPERATION_TYPE=COMPACT_OPERATION,
+                TC_WRITEID=highest_write_id,
+            )
+        )
+
+
+@retried
+def record_job(db: Database, claim: Compaction, job_id: str) -> None:
+    """Show which Spark job works on the claim (setHadoopJobId; 32 characters). Fenced when it is no longer ours."""
+    with db.write() as conn:
+        change_row(conn, claim, held_by(claim), {"CQ_HADOOP_JOB_ID": job_id[:32]})
+
+
+@retried
+def publish(db: Database, claim: Compaction, txn_id: int) -> None:
+    """Make the output visible: transaction o→c and row w→r together, or Fenced and nothing changed.
+
+    CQ_NEXT_TXN_ID becomes the highest transaction id given out so far: every reader that may still need the old files
+    has an id up to and including it. CommitOutcomeUnknown when the connection broke during the commit: read the
+    transaction's state before touching the output.
+    """
+    with db.write() as conn:
+        _publish(conn, claim, txn_id, now=db.now(conn))
+
+
+@retried
+def finish_without_output(
+    db: Database, claim: Compaction, txn_id: int | None, *, outcome: Refused | ReadyWithoutOutput
+) -> None:
+    """End a claim that wrote no file; its transaction commits in the same database transaction.
+
+    txn_id None: refused before a transaction was opened. Fenced when claim or transaction are no longer ours.
+    """
+    with db.write() as conn:
+        now = db.now(conn)
+        match outcome:
+            case Refused(reason=reason):
+                if txn_id is not None:
+                    _lock_transactions(conn)
+                    _commit(conn, claim, txn_id)
+                retire(conn, claim, held_by(claim), state=CompactionState.REFUSED, end=now, message=reason)
+            case ReadyWithoutOutput():
+                if txn_id is None:
+                    raise fenced(claim)
+                _publish(conn, claim, txn_id, now=now)
+            case _:
+                assert_never(outcome)
+
+
+@retried
+def fail(db: Database, claim: Compaction, *, message: str, txn_id: int | None) -> None:
+    """End a claim that went wrong: the row goes to the history, the transaction is aborted with it (markFailed).
+
+    The transaction's component stays until a cleaner has removed its output. A transaction that already ended is left
+    as it is. Fenced when the claim is no longer ours: then nothing was changed and the transaction was not aborted.
+    """
+    with db.write() as conn:
+        if txn_id is not None:
+            _lock_transactions(conn)
+            _abort(conn, txn_id)
+        retire(conn, claim, held_by(claim), state=CompactionState.FAILED, end=db.now(conn), message=message)
+
+
+@retried
+def revoke_host_claims(db: Database, host: str) -> list[int]:
+    """Give back what workers of this host held when it went down, w→i; the ids (revokeFromLocalWorkers).
+
+    For the start of a host's only daemon: a worker that is still alive there loses its claims.
+    """
+    with db.write() as conn:
+        return _revoke(conn, COMPACTION_QUEUE.c.CQ_WORKER_ID.startswith(f"{host}-", autoescape=True))
+
+
+@retried
+def revoke_timed_out(db: Database, *, timeout_ms: int) -> list[int]:
+    """Give back what was claimed more than timeout_ms ago, w→i; the ids (revokeTimedoutWorkers)."""
+    with db.write() as conn:
+        return _revoke(conn, COMPACTION_QUEUE.c.CQ_START < db.now(conn) - timeout_ms)
+
+
+@retried
+def revoke_aborted(db: Database) -> list[int]:
+    """Give back claims whose transaction was aborted, by a time-out or an operator, w→i; the ids.
+
+    Such a claim can never be published, so there is no need to wait for the worker's time limit as Hive does.
+    """
+    aborted = select(TXNS.c.TXN_ID).where(TXNS.c.TXN_STATE == "a")
+    with db.write() as conn:
+        return _revoke(conn, COMPACTION_QUEUE.c.CQ_TXN_ID.in_(aborted))
+
+
+def _pending(conn: Connection, table: TableName, partition: str | None) -> Compaction | None:
+    """The row that makes a request needless (CompactFunction)."""
+    state = COMPACTION_QUEUE.c.CQ_STATE
+    nothing_new = and_(
+        state == CompactionState.READY_FOR_CLEANING,
+        COMPACTION_QUEUE.c.CQ_HIGHEST_WRITE_ID == _compactable_high_water(conn, table),
+    )
+    query = (
+        queue_rows()
+        .where(object_is(COMPACTION_QUEUE, "CQ", table, partition))
+        .where(or_(state.in_([CompactionState.INITIATED, CompactionState.WORKING]), nothing_new))
+        .order_by(COMPACTION_QUEUE.c.CQ_ID)
+        .limit(1)
+    )
+    row = conn.execute(query).mappings().one_or_none()
+    return None if row is None else Compaction.from_row(row)
+
+
+def _compactable_high_water(conn: Connection, table: TableName) -> int:
+    """The highest write id a compaction that starts now could cover (TxnUtils.createValidCompactWriteIdList)."""
+    first_open = conn.scalar(
+        select(func.min(TXN_TO_WRITE_ID.c.T2W_WRITEID))
+        .join(TXNS, TXNS.c.TXN_ID == TXN_TO_WRITE_ID.c.T2W_TXNID)
+        .where(TXN_TO_WRITE_ID.c.T2W_DATABASE == table.database, TXN_TO_WRITE_ID.c.T2W_TABLE == table.table)
+        .where(TXNS.c.TXN_STATE == "o")
+    )
+    if first_open is not None:
+        return int(first_open) - 1
+    following = conn.scalar(
+        select(NEXT_WRITE_ID.c.NWI_NEXT).where(
+            NEXT_WRITE_ID.c.NWI_DATABASE == table.database, NEXT_WRITE_ID.c.NWI_TABLE == table.table
+        )
+    )
+    return 0 if following is None else int(following) - 1
+
+
+def _in_pools(pools: Collection[str] | None, given_up_before: int) -> ColumnElement[bool]:
+    if pools is not None:
+        return COMPACTION_QUEUE.c.CQ_POOL_NAME.in_(sorted(pools))
+    return or_(COMPACTION_QUEUE.c.CQ_POOL_NAME.is_(None), COMPACTION_QUEUE.c.CQ_ENQUEUE_TIME < given_up_before)
+
+
+def _lock_transactions(conn: Connection) -> None:
+    """Hive's order: whoever opens or ends transactions takes this row first (AcquireTxnLockFunction)."""
+    conn.execute(select(TXN_LOCK_TBL).with_for_update())
+
+
+def _publish(conn: Connection, claim: Compaction, txn_id: int, *, now: int) -> None:
+    _lock_transactions(conn)
+    _commit(conn, claim, txn_id)
+    highest_given_out = conn.scalar(select(func.max(TXNS.c.TXN_ID)))
+    published = {
+        "CQ_STATE": CompactionState.READY_FOR_CLEANING,
+        "CQ_WORKER_ID": None,
+        "CQ_NEXT_TXN_ID": highest_given_out,
+        "CQ_COMMIT_TIME": now,
+    }
+    change_row(conn, claim, held_by(claim, COMPACTION_QUEUE.c.CQ_TXN_ID == txn_id), published)
+
+
+def _commit(conn: Connection, claim: Compaction, txn_id: int) -> None:
+    """o→c of a compaction's transaction: no COMPLETED_TXN_COMPONENTS, there is nothing new to compact."""
+    committed = conn.execute(update(TXNS).where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == "o").values(TXN_STATE="c"))
+    if committed.rowcount != 1:
+        raise Fenced(
+            f"transaction {txn_id} of compaction {claim.id} of {claim.object_name} is no longer open",
+            hint="it was aborted by a time-out, a revoke or an operator; nothing was changed",
+        )
+    conn.execute(delete(TXN_COMPONENTS).where(TXN_COMPONENTS.c.TC_TXNID == txn_id))
+    _let_go(conn, txn_id)
+
+
+def _abort(conn: Connection, txn_id: int) -> None:
+    """o→a; components stay, they say which files are garbage (AbortTxnsFunction)."""
+    aborted = update(TXNS).where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == "o")
+    if conn.execute(aborted.values(TXN_STATE="a", TXN_META_INFO="compaction transaction abort")).rowcount == 1:
+        _let_go(conn, txn_id)
+
+
+def _let_go(conn: Connection, txn_id: int) -> None:
+    conn.execute(delete(HIVE_LOCKS).where(HIVE_LOCKS.c.HL_TXNID == txn_id))
+    conn.execute(delete(MIN_HISTORY_LEVEL).where(MIN_HISTORY_LEVEL.c.MHL_TXNID == txn_id))
+    conn.execute(delete(MIN_HISTORY_WRITE_ID).where(MIN_HISTORY_WRITE_ID.c.MH_TXNID == txn_id))
+
+
+def _revoke(conn: Connection, condition: ColumnElement[bool]) -> list[int]:
+    """w→i for each claim that meets the condition, its transaction aborted with it."""
+    _lock_transactions(conn)
+    working = and_(COMPACTION_QUEUE.c.CQ_STATE == CompactionState.WORKING, condition)
+    held = conn.execute(queue_rows().where(working).order_by(COMPACTION_QUEUE.c.CQ_ID).with_for_update()).mappings()
+    initiated = {
+        "CQ_STATE": CompactionState.INITIATED,
+        "CQ_WORKER_ID": None,
+        "CQ_START": None,
+        "CQ_TXN_ID": None,
+        "CQ_HIGHEST_WRITE_ID": None,
+        "CQ_HADOOP_JOB_ID": None,
+    }
+    revoked = []
+    for lost in [Compaction.from_row(row) for row in held]:
+        change_row(conn, lost, held_by(lost), initiated)
+        revoked.append(lost.id)
+        if lost.txn_id is not None:
+            _abort(conn, lost.txn_id)
+    return revoked
