@@ -1,0 +1,166 @@
+"""A compaction as a Spark job: one task a plan item, results collected on the driver. Never touches the database.
+
+1. The driver creates the output directories and their `_orc_acid_version`.
+2. Each task runs its item and moves the finished file to its final name at once. A second attempt of a task, or a
+   zombie of a lost executor, writes the same bytes under the same name: nothing to undo.
+3. The driver gets what each task did. A task's typed error comes back as that error, not as a stack trace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import compactor.errors
+from compactor.acid.layout import ACID_VERSION_CONTENT, ACID_VERSION_FILE
+from compactor.acid.planning import CompactionPlan, PlanItem
+from compactor.acid.schema import HiveType
+from compactor.acid.snapshot import ValidWriteIdList
+from compactor.errors import CompactorError, JobError
+from compactor.jobs.parquet import run_parquet_item
+from compactor.jobs.session import SparkSessions
+from compactor.orc.rewrite import ItemResult, run_item
+from compactor.storage.filesystem import open_location
+
+Progress = Callable[[int, int], None]
+"""Called with (items done, items in all)."""
+_POLL_SECONDS = 0.2
+
+
+class JobRunner(Protocol):
+    """What the worker needs of an engine."""
+
+    def run(
+        self, plan: CompactionPlan, *, group: str, description: str, compression: int, progress: Progress
+    ) -> list[ItemResult]:
+        """Write all output of the plan; results in the order of the plan's items.
+
+        Raises the typed error of an item that failed, JobError when the engine did.
+        """
+
+    def cancel(self, group: str) -> None:
+        """Stop the tasks of a running group soon; `run` then raises JobError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """One item with what it needs of its plan, small enough to travel."""
+
+    location: str
+    item: PlanItem
+    row_type: HiveType
+    write_ids: ValidWriteIdList
+    compression: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failure:
+    """A CompactorError on its way back to the driver."""
+
+    kind: str
+    message: str
+    hint: str
+
+    def error(self) -> CompactorError:
+        kind = getattr(compactor.errors, self.kind, JobError)
+        error: CompactorError = kind(self.message, hint=self.hint)
+        return error
+
+
+class SparkJobRunner:
+    """JobRunner on a Spark session."""
+
+    def __init__(self, sessions: SparkSessions) -> None:
+        self._sessions = sessions
+
+    def run(
+        self, plan: CompactionPlan, *, group: str, description: str, compression: int, progress: Progress
+    ) -> list[ItemResult]:
+        prepare_directories(plan)
+        tasks = [
+            _Task(
+                location=plan.location,
+                item=item,
+                row_type=plan.row_type,
+                write_ids=plan.write_ids,
+                compression=compression,
+            )
+            for item in plan.items
+        ]
+        session = self._sessions.get()
+        outcomes: list[ItemResult | _Failure] = []
+        with _watched(session, group, len(tasks), progress):
+            context = session.sparkContext
+            context.setJobGroup(group, description, interruptOnCancel=True)
+            try:
+                outcomes = context.parallelize(tasks, max(len(tasks), 1)).mapPartitions(_run_tasks).collect()
+            except (PySparkException, Py4JError) as error:
+                raise JobError(f"Spark job {group} failed: {_first_lines(error)}") from error
+            finally:
+                context.setLocalProperty("spark.jobGroup.id", "")
+        results: list[ItemResult] = []
+        for outcome in outcomes:
+            if isinstance(outcome, _Failure):
+                raise outcome.error()
+            results.append(outcome)
+        return results
+
+    def cancel(self, group: str) -> None:
+        self._sessions.get().sparkContext.cancelJobGroup(group)
+
+
+def prepare_directories(plan: CompactionPlan) -> None:
+    """Create the output directories; full-ACID ones carry the format's version (OrcAcidVersion.writeVersionFile)."""
+    fs, root = open_location(plan.location)
+    for directory in plan.directories:
+        fs.create_directory(f"{root}/{directory}")
+        if plan.full_acid:
+            with fs.write_atomically(f"{root}/{directory}/{ACID_VERSION_FILE}") as stream:
+                stream.write(ACID_VERSION_CONTENT)
+
+
+def _run_tasks(tasks: Iterable[_Task]) -> Iterator[ItemResult | _Failure]:
+    """On an executor. A typed error is a value here: Spark must not retry what will fail again."""
+    for task in tasks:
+        fs, root = open_location(task.location)
+        try:
+            if task.item.format == "parquet":
+                yield run_parquet_item(fs, root, task.item)
+            else:
+                yield run_item(fs, root, task.item, task.row_type, task.write_ids, compression=task.compression)
+        except CompactorError as error:
+            yield _Failure(kind=type(error).__name__, message=error.message, hint=error.hint)
+
+
+@contextlib.contextmanager
+def _watched(session: SparkSession, group: str, total: int, progress: Progress) -> Iterator[None]:
+    """Report the number of finished tasks of a job group while the block runs."""
+    tracker = session.sparkContext.statusTracker()
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_POLL_SECONDS):
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+            stages = [tracker.getStageInfo(s) for j in jobs if j is not None for s in j.stageIds]
+            progress(min(sum(s.numCompletedTasks for s in stages if s is not None), total), total)
+
+    thread = threading.Thread(target=watch, name=f"progress of {group}", daemon=True)
+    progress(0, total)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    progress(total, total)
+
+
+def _first_lines(error: BaseException) -> str:
+    return " ".join(str(error).split("\n")[:3]).strip()

@@ -1,0 +1,132 @@
+"""Joining Parquet files of an insert-only table, row group by row group.
+
+Columns match by name, as Hive reads Parquet. INT96 timestamps stay INT96, with every nanosecond; one that a 64-bit
+count of nanoseconds cannot hold (before 1677, after 2262) is UnsupportedData, never a wrapped-around value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from compactor.acid.planning import FileFacts, PlanItem
+from compactor.acid.schema import HiveType
+from compactor.errors import CorruptFile, UnsupportedData
+from compactor.orc.rewrite import ENCODE_BYTES, ItemResult
+from compactor.storage.filesystem import FileSystem
+
+_OLDEST_SECOND, _NEWEST_SECOND = -9_223_372_036, 9_223_372_036
+
+
+def parquet_facts(fs: FileSystem, path: str, table_type: HiveType) -> FileFacts:
+    """Row count from the footer; the columns are checked by name when the files are joined."""
+    with _open(fs, path) as file:
+        return FileFacts(rows=file.metadata.num_rows, row_type=table_type, acid=False, format="parquet")
+
+
+def run_parquet_item(fs: FileSystem, root: str, item: PlanItem) -> ItemResult:
+    """Write the output file of an insert-only Parquet item below `root`. Memory: one row group and `ENCODE_BYTES`."""
+    paths = [f"{root}/{s.path}" for s in item.sources]
+    schema, int96 = _common_schema(fs, paths)
+    rows = groups = 0
+    with fs.write_atomically(f"{root}/{item.output}") as stream:
+        with pq.ParquetWriter(
+            stream, schema, compression=_codec(fs, paths), use_deprecated_int96_timestamps=int96, version="1.0"
+        ) as writer:
+            pending: list[pa.Table] = []
+            for path in paths:
+                with _open(fs, path) as file:
+                    for group in range(file.num_row_groups):
+                        if int96:
+                            _check_range(fs, path, group)
+                        table = _aligned(file.read_row_group(group), schema)
+                        rows += table.num_rows
+                        pending.append(table)
+                        if sum(t.nbytes for t in pending) >= ENCODE_BYTES:
+                            writer.write_table(pa.concat_tables(pending))
+                            groups += 1
+                            pending = []
+            if pending:
+                writer.write_table(pa.concat_tables(pending))
+                groups += 1
+        size = stream.tell()
+    return ItemResult(
+        output=item.output,
+        size=size,
+        rows_in=rows,
+        rows_out=rows,
+        rows_deleted=0,
+        rows_invalid=0,
+        stripes_copied=0,
+        stripes_encoded=groups,
+        bytes_copied=0,
+        bytes_encoded=size,
+    )
+
+
+def _open(fs: FileSystem, path: str, **options: str) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(fs.open(path), **options)
+    except pa.ArrowInvalid as error:
+        raise CorruptFile(f"{path}: no Parquet file, or truncated: {error}") from error
+
+
+def _common_schema(fs: FileSystem, paths: Sequence[str]) -> tuple[pa.Schema, bool]:
+    """(columns of all files, whether timestamps are INT96); UnsupportedData when the files disagree."""
+    schemas: list[pa.Schema] = []
+    physical: set[str] = set()
+    for path in paths:
+        with _open(fs, path) as file:
+            schemas.append(file.schema_arrow.remove_metadata())
+            physical |= {
+                file.schema.column(i).physical_type
+                for i in range(len(file.schema))
+                if _is_timestamp(file.schema.column(i))
+            }
+    if "INT96" in physical and len(physical) > 1:
+        raise UnsupportedData(f"timestamps are stored as {' and '.join(sorted(physical))} in one place")
+    try:
+        # Later files come later in the table's history: their column order is the table's.
+        return pa.unify_schemas([schemas[-1], *schemas[:-1]], promote_options="permissive"), "INT96" in physical
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise UnsupportedData(f"the Parquet files have columns of different types: {error}") from error
+
+
+def _is_timestamp(column: pq.ColumnSchema) -> bool:
+    return column.physical_type == "INT96" or "TIMESTAMP" in str(column.logical_type).upper()
+
+
+def _aligned(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type)
+        for f in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _check_range(fs: FileSystem, path: str, group: int) -> None:
+    with _open(fs, path, coerce_int96_timestamp_unit="s") as file:
+        names = [
+            file.schema.column(i).path
+            for i in range(len(file.schema))
+            if file.schema.column(i).physical_type == "INT96"
+        ]
+        table = file.read_row_group(group, columns=names)
+    for column in table.flatten().columns:
+        if not pa.types.is_timestamp(column.type):
+            continue
+        bounds = pc.min_max(column.cast(pa.int64())).as_py()
+        if bounds["min"] is not None and not (bounds["min"] > _OLDEST_SECOND and bounds["max"] < _NEWEST_SECOND):
+            raise UnsupportedData(f"{path}: a timestamp outside 1677-2262 cannot be re-encoded")
+
+
+def _codec(fs: FileSystem, paths: Sequence[str]) -> str:
+    for path in paths:
+        with _open(fs, path) as file:
+            if file.num_row_groups and file.metadata.row_group(0).num_columns:
+                codec = str(file.metadata.row_group(0).column(0).compression)
+                return "NONE" if codec == "UNCOMPRESSED" else codec
+    return "SNAPPY"

@@ -1,0 +1,71 @@
+"""The Spark session of a process: one, started when the first job needs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from compactor.errors import JobError
+from compactor.jobs.java import find_java_home
+
+_CONF = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    # A compaction shares the session with other jobs of the daemon; none may starve another.
+    "spark.scheduler.mode": "FAIR",
+}
+
+
+class SparkSessions:
+    """Starts the session lazily and hands out the same one until `stop`. Thread-safe.
+
+    conf: Spark properties that win over ours. cache: directory for what must be kept between starts.
+    """
+
+    def __init__(self, *, master: str, app_name: str, driver_memory: str, conf: Mapping[str, str], cache: Path) -> None:
+        self._master, self._app_name, self._driver_memory = master, app_name, driver_memory
+        self._conf = dict(conf)
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._session: SparkSession | None = None
+
+    def get(self) -> SparkSession:
+        """The session; JavaNotFound or JobError when it cannot be started."""
+        with self._lock:
+            if self._session is None:
+                self._session = self._start()
+            return self._session
+
+    def stop(self) -> None:
+        with self._lock:
+            if self._session is not None:
+                self._session.stop()
+                self._session = None
+
+    def _start(self) -> SparkSession:
+        if "SPARK_REMOTE" not in os.environ and self._master.startswith("local"):
+            os.environ["JAVA_HOME"] = str(find_java_home(os.environ, cache=self._cache))
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = SparkSession.builder.master(self._master).appName(self._app_name)
+        conf = {**_CONF, "spark.driver.memory": self._driver_memory}
+        if self._master.startswith("local"):
+            # A laptop's host name often resolves to an address it does not have.
+            conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        for key, value in (conf | self._conf).items():
+            builder = builder.config(key, value)
+        try:
+            return builder.getOrCreate()
+        except (PySparkException, Py4JError, RuntimeError, OSError) as error:
+            raise JobError(
+                f"Spark at {self._master!r} does not start: {error}",
+                hint="check COMPACTOR_SPARK_MASTER and the [spark] settings",
+            ) from error
