@@ -257,6 +257,13 @@ def revoke_host_claims(db: Database, host: str) -> list[int]:
 
 
 @retried
+def revoke_claims(db: Database, worker_ids: Collection[str]) -> list[int]:
+    """Give back what these workers hold, w→i; the ids. For workers that are known to be gone: an id is one claim's."""
+    with db.write() as conn:
+        return _revoke(conn, COMPACTION_QUEUE.c.CQ_WORKER_ID.in_(sorted(worker_ids)))
+
+
+@retried
 def revoke_timed_out(db: Database, *, timeout_ms: int) -> list[int]:
     """Give back what was claimed more than timeout_ms ago, w→i; the ids (revokeTimedoutWorkers)."""
     with db.write() as conn:
