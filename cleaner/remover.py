@@ -1,0 +1,88 @@
+"""The only place that deletes table files (I6).
+
+1. Check every name before the first deletion: it is one entry directly below the location that parses as an ACID
+   directory, or an original file that the listing of this location found. Nothing else passes, whoever asks.
+2. On a local disk also check where the name leads: a symbolic link must not take a deletion elsewhere.
+3. Delete, entry by entry. What is gone already counts as done, so a second run after a crash ends the first one's work.
+
+Sources: Hive `FSRemover`, `TaskHandler.cleanAndVerify…`; reference §4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cleaner.obsolete import Doomed
+from compactor.acid.layout import is_hidden, parse_bucket, parse_directory
+from compactor.errors import UnparsableName, UnsafePath
+from compactor.storage.filesystem import FileSystem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Removed:
+    """What a deletion freed. files: hidden side files included. bytes: as the listing before showed them."""
+
+    entries: int = 0
+    files: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: Removed) -> Removed:
+        return Removed(
+            entries=self.entries + other.entries, files=self.files + other.files, bytes=self.bytes + other.bytes
+        )
+
+
+def remove(filesystem: FileSystem, path: str, doomed: Iterable[Doomed], *, location: str) -> Removed:
+    """Delete entries below a table's or partition's location.
+
+    filesystem, path: what the location opens to. location: as the metastore spells it; tells a local disk from others.
+    Raises UnsafePath, with nothing deleted, when any entry is not allowed; StorageError when the file system fails.
+    """
+    entries = tuple(doomed)
+    for entry in entries:
+        _require_acid_entry(entry)
+        if is_local(location):
+            _require_inside(path, entry.name)
+    for entry in entries:
+        target = f"{path}/{entry.name}"
+        if entry.is_directory:
+            filesystem.delete_directory(target)
+        else:
+            filesystem.delete_file(target)
+    return Removed(
+        entries=len(entries), files=sum(len(e.files) for e in entries), bytes=sum(e.bytes for e in entries)
+    )
+
+
+def is_local(location: str) -> bool:
+    """Whether a metastore location is on this machine's disks: `/w/t` or `file:/w/t`."""
+    return location.startswith(("/", "file:"))
+
+
+def _require_acid_entry(entry: Doomed) -> None:
+    parts = entry.name.split("/")
+    if any(part in {"", ".", ".."} for part in parts) or "\\" in entry.name or "\0" in entry.name:
+        raise UnsafePath(f"{entry.name!r} is no plain name below the location; nothing was deleted")
+    try:
+        first = parse_directory(parts[0])
+    except UnparsableName as error:
+        raise UnsafePath(f"{entry.name!r} is no ACID entry; nothing was deleted") from error
+    if entry.is_directory:
+        if len(parts) != 1 or first is None:
+            raise UnsafePath(f"directory {entry.name!r} is no base or delta; nothing was deleted")
+        return
+    listed = any(f.path == entry.name for f in entry.files)
+    if first is not None or not listed or any(map(is_hidden, parts)) or parse_bucket(parts[-1]) is None:
+        raise UnsafePath(f"file {entry.name!r} is no original data file of the table; nothing was deleted")
+
+
+def _require_inside(path: str, name: str) -> None:
+    """Without following the last component: a link itself may go, what it points to may not."""
+    root = Path(path).resolve()
+    target = root / name
+    if target.is_symlink():
+        raise UnsafePath(f"{target} is a symbolic link; nothing was deleted", hint="remove the link by hand")
+    if target.parent.resolve() != target.parent:
+        raise UnsafePath(f"{target} leads outside of {root} through a symbolic link; nothing was deleted")
