@@ -45,6 +45,9 @@ class JobRunner(Protocol):
         Raises the typed error of an item that failed, JobError when the engine did.
         """
 
+    def job_id(self) -> str:
+        """What the engine calls the job, for SHOW COMPACTIONS."""
+
     def cancel(self, group: str) -> None:
         """Stop the tasks of a running group soon; `run` then raises JobError."""
 
@@ -111,6 +114,9 @@ class SparkJobRunner:
                 raise outcome.error()
             results.append(outcome)
         return results
+
+    def job_id(self) -> str:
+        return str(self._sessions.get().sparkContext.applicationId)
 
     def cancel(self, group: str) -> None:
         self._sessions.get().sparkContext.cancelJobGroup(group)

@@ -1,0 +1,123 @@
+"""From a location on a file system to a plan: list it, judge it, read the tails of the files that would be read.
+
+Shared by the worker and by `compactor plan`, so that what is shown is what would run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compactor.acid.directory import DirectoryState, Listing, Snapshot, directory_state
+from compactor.acid.layout import Base, Delta, parse_directory
+from compactor.acid.planning import (
+    CompactionPlan,
+    Depth,
+    FileFacts,
+    Refusal,
+    files_of,
+    plan_compaction,
+    worth_doing,
+)
+from compactor.acid.schema import struct_of
+from compactor.jobs.parquet import parquet_facts
+from compactor.orc.reader import orc_facts
+from compactor.storage.filesystem import FileSystem, open_location
+
+_FORMATS = {
+    "org.apache.hadoop.hive.ql.io.orc.OrcInputFormat": "orc",
+    "org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat": "parquet",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactionTarget:
+    """A table or partition as the planner needs to know it.
+
+    location: as the metastore stores it. columns: (name, Hive type) without partition columns. input_format: class
+    name of the storage descriptor.
+    """
+
+    name: str
+    location: str
+    columns: tuple[tuple[str, str], ...]
+    input_format: str
+    full_acid: bool
+    bucketed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What lies at a target's location, as one snapshot sees it."""
+
+    fs: FileSystem
+    root: str
+    listing: Listing
+    state: DirectoryState
+
+
+def survey(target: CompactionTarget, snapshot: Snapshot) -> Survey:
+    """List the location for a compaction; snapshot.write_ids must be those `for_compaction`.
+
+    Raises StorageError, UnparsableName, NotEnoughHistory.
+    """
+    fs, root = open_location(target.location)
+    listing = fs.listing(root)
+    return Survey(fs=fs, root=root, listing=listing, state=directory_state(listing, snapshot, whole_ranges=True))
+
+
+def plan(
+    target: CompactionTarget, surveyed: Survey, snapshot: Snapshot, depth: Depth, *, txn_id: int
+) -> CompactionPlan | Refusal:
+    """The plan, or why there is nothing worth doing.
+
+    txn_id: the compactor's transaction, part of the output's name. Raises CorruptFile for damaged files,
+    UnsupportedData for files that cannot be joined.
+    """
+    refusal = worth_doing(depth, surveyed.state)
+    if refusal is not None:
+        return refusal
+    file_format = _FORMATS.get(target.input_format)
+    leftovers = bool(surveyed.state.obsolete or surveyed.state.aborted)
+    if file_format is None or (target.full_acid and file_format != "orc"):
+        return Refusal(reason=f"tables read by {target.input_format} are not compacted", leftovers=leftovers)
+    table_type = struct_of(target.columns)
+    facts: dict[str, FileFacts] = {}
+    for file in files_of(depth, surveyed.state, surveyed.listing):
+        path = f"{surveyed.root}/{file.path}"
+        facts[file.path] = (
+            orc_facts(surveyed.fs, path) if file_format == "orc" else parquet_facts(surveyed.fs, path, table_type)
+        )
+    made = plan_compaction(
+        depth,
+        surveyed.state,
+        surveyed.listing,
+        facts,
+        location=target.location,
+        table_type=table_type,
+        write_ids=snapshot.write_ids,
+        txn_id=txn_id,
+        full_acid=target.full_acid,
+        bucketed=target.bucketed,
+    )
+    twin = _twin(made, surveyed.listing, snapshot)
+    if twin is not None:
+        return Refusal(reason=f"{twin} has the range that the output would have", leftovers=leftovers)
+    return made
+
+
+def _twin(made: CompactionPlan, listing: Listing, snapshot: Snapshot) -> str | None:
+    """A committed compaction with an output's range: a second one would be read twice (HIVE-29210, I3)."""
+    wanted = {_range(parse_directory(name)) for name in made.directories}
+    for name in sorted(listing.directories):
+        entry = parse_directory(name)
+        if entry is None or entry.visibility_txn == 0 or not snapshot.txns.is_valid(entry.visibility_txn):
+            continue
+        if _range(entry) in wanted:
+            return name
+    return None
+
+
+def _range(entry: Base | Delta | None) -> tuple[object, ...]:
+    if isinstance(entry, Delta):
+        return entry.kind, entry.min_write_id, entry.max_write_id
+    return ("base", entry.write_id) if entry is not None else ()

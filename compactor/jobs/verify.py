@@ -1,0 +1,65 @@
+"""Verification of a job's output before it is published (design §3, step 6).
+
+What is there must be what the plan promised and what the tasks reported: every file, no file more, sizes, row
+accounting, and a key index with one entry a stripe. The order of row ids was checked while the files grew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compactor.acid.layout import is_hidden
+from compactor.acid.planning import CompactionPlan, ItemKind, PlanItem
+from compactor.errors import VerificationError
+from compactor.orc.reader import OrcSource
+from compactor.orc.rewrite import ItemResult
+from compactor.storage.filesystem import FileSystem, open_location
+
+
+def verify_output(plan: CompactionPlan, results: Sequence[ItemResult]) -> None:
+    """Raises VerificationError at the first thing that is not as promised."""
+    fs, root = open_location(plan.location)
+    if [r.output for r in results] != [i.output for i in plan.items]:
+        raise VerificationError(f"{len(results)} results for {len(plan.items)} planned files")
+    _check_files(fs, root, plan, results)
+    for item, result in zip(plan.items, results, strict=True):
+        _check_rows(item, result)
+        if item.format == "orc":
+            _check_tail(fs, f"{root}/{item.output}", item, result)
+
+
+def _check_files(fs: FileSystem, root: str, plan: CompactionPlan, results: Sequence[ItemResult]) -> None:
+    promised = {r.output: r.size for r in results}
+    found = {
+        f"{directory}/{file.path}": file.size
+        for directory in plan.directories
+        for file in fs.listing(f"{root}/{directory}").files
+        if not is_hidden(file.name)
+    }
+    if found != promised:
+        missing, extra = sorted(promised.keys() - found.keys()), sorted(found.keys() - promised.keys())
+        wrong = sorted(p for p in promised.keys() & found.keys() if promised[p] != found[p])
+        raise VerificationError(f"output files: missing {missing}, unexpected {extra}, wrong size {wrong}")
+
+
+def _check_rows(item: PlanItem, result: ItemResult) -> None:
+    if result.rows_in != item.rows_in:
+        raise VerificationError(f"{item.output}: {result.rows_in} rows read, {item.rows_in} planned")
+    accounted = result.rows_out + result.rows_deleted + result.rows_invalid
+    if result.rows_in != accounted:
+        raise VerificationError(
+            f"{item.output}: {result.rows_in} rows read, but {result.rows_out} written, {result.rows_deleted} deleted "
+            f"and {result.rows_invalid} aborted"
+        )
+    if result.rows_deleted > sum(d.rows for d in item.deletes):
+        raise VerificationError(f"{item.output}: more rows deleted than there are delete events")
+
+
+def _check_tail(fs: FileSystem, path: str, item: PlanItem, result: ItemResult) -> None:
+    with OrcSource(fs, path) as source:
+        if source.tail.rows != result.rows_out:
+            raise VerificationError(f"{path}: {source.tail.rows} rows in the footer, {result.rows_out} written")
+        if item.kind is ItemKind.PLAIN:
+            return
+        if not source.tail.is_acid or source.tail.key_index() is None:
+            raise VerificationError(f"{path}: the key index has not one entry for each of {source.stripes} stripes")

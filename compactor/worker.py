@@ -1,0 +1,382 @@
+"""The worker: takes one request from the queue and carries it out. The commit protocol, step by step:
+
+1. CLAIM        A guarded UPDATE i→w with a worker id unique to the claim. One row changed: it is ours.
+2. TRANSACTION  Open one of type COMPACTION, heartbeat it, take a SHARED_READ lock at once or give up.
+3. SNAPSHOT     Our own transaction counts as open, so that our own unfinished output can never be taken for the base
+                (HIVE-29567). Highest write id, transaction id and a TXN_COMPONENTS row 'c' are recorded.
+4. PLAN         From the listing and the file tails. Nothing worth doing: refused, with the reason.
+5. WRITE        The Spark job writes `base_N_vT` or `delta_x_N_vT` (+ delete_delta), where T is our transaction: the
+                name is unique, and invisible to every reader until T commits. Files appear atomically.
+6. VERIFY       Files, sizes, row accounting and key index against the plan, before anybody can see them.
+7. PUBLISH      One database transaction: TXNS o→c, queue w→r with NEXT_TXN_ID and COMMIT_TIME; every UPDATE guarded,
+                every row count checked. Not one row: we were fenced, and nothing has changed.
+8. OUTCOME      A connection lost during step 7 says nothing. Read the transaction's state: committed is success,
+                aborted is failure, open is step 7 again.
+
+Invariants: I2 no crash between two steps loses, doubles or resurrects a row; I3 two committed outputs never have the
+same range; I4 every change of state is guarded. The worker deletes nothing: the output of an aborted transaction is
+found by its TXN_COMPONENTS row and removed by the cleaner (I6).
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from compactor.acid.directory import Snapshot
+from compactor.acid.planning import CompactionPlan, Depth, Refusal
+from compactor.errors import (
+    CommitOutcomeUnknown,
+    CompactorError,
+    DatabaseUnavailable,
+    Fenced,
+    LockNotAcquired,
+    NoSuchObject,
+    TransactionAborted,
+)
+from compactor.jobs.compaction import JobRunner
+from compactor.jobs.planner import CompactionTarget, plan, survey
+from compactor.jobs.verify import verify_output
+from compactor.metastore import catalog, locks, queue, txns, writeids
+from compactor.metastore.compaction import Compaction, CompactionType
+from compactor.metastore.database import Database
+from compactor.orc.compression import compression_kind
+from compactor.orc.rewrite import ItemResult
+from compactor.service.heartbeat import Heartbeat
+from compactor.service.metrics import Metrics
+from compactor.service.signals import StopRequest
+from compactor.settings import Settings
+
+_log = structlog.get_logger(__name__)
+_OUTCOME_ATTEMPTS = 8
+_PUBLISH_ATTEMPTS = 5
+
+
+class Step(enum.Enum):
+    """Places where a crash is rehearsed; `at_step` is called when the step has just been done."""
+
+    CLAIMED = 1
+    TRANSACTION_OPENED = 2
+    SNAPSHOT_RECORDED = 3
+    PLANNED = 4
+    WRITTEN = 5
+    VERIFIED = 6
+    PUBLISHED = 7
+
+
+class Outcome(enum.Enum):
+    """How a worker's cycle ended."""
+
+    IDLE = "idle"
+    """Nothing was queued."""
+    PUBLISHED = "published"
+    """The output is visible; the cleaner takes over."""
+    REFUSED = "refused"
+    """Nothing worth doing; the reason is in the row."""
+    LEFT_TO_CLEANER = "left to the cleaner"
+    """Nothing to compact, but old directories wait for the cleaner."""
+    FAILED = "failed"
+    """An error; the reason is in the row, the table is unchanged."""
+    FENCED = "fenced"
+    """The claim was revoked or the transaction aborted meanwhile; nothing was published."""
+    RELEASED = "released"
+    """Interrupted on request; the row is queued again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerResult:
+    """What one cycle did. compaction: None when the queue was empty. reason: for everything but success."""
+
+    outcome: Outcome
+    compaction: Compaction | None = None
+    reason: str = ""
+    items: tuple[ItemResult, ...] = ()
+
+    @property
+    def did_anything(self) -> bool:
+        return self.outcome is not Outcome.IDLE
+
+    def describe(self) -> str:
+        if self.compaction is None:
+            return "no compaction is queued"
+        kind = self.compaction.type.name.lower()
+        text = f"{kind} compaction {self.compaction.id} of {self.compaction.object_name}: {self.outcome.value}"
+        if self.items:
+            copied, encoded = sum(i.bytes_copied for i in self.items), sum(i.bytes_encoded for i in self.items)
+            text += f", {len(self.items)} file(s), {copied} bytes copied, {encoded} encoded"
+        return f"{text}: {self.reason}" if self.reason else text
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """A claim on its way through the steps."""
+
+    claim: Compaction
+    target: CompactionTarget
+    depth: Depth
+    txn_id: int
+    heartbeat: Heartbeat
+    group: str
+    codec: int
+
+
+class Worker:
+    """Carries out compactions, one at a time.
+
+    runner: where the data plane runs. host: as in worker ids. on_progress: (compaction, items done, items in all).
+    at_step: called after each step; tests stop or kill the process there.
+    """
+
+    def __init__(
+        self,
+        *,
+        db: Database,
+        runner: JobRunner,
+        settings: Settings,
+        metrics: Metrics,
+        host: str,
+        version: str,
+        stop: StopRequest,
+        on_progress: Callable[[Compaction, int, int], None] = lambda *_: None,
+        at_step: Callable[[Step], None] = lambda _: None,
+    ) -> None:
+        self._db, self._runner, self._settings, self._metrics = db, runner, settings, metrics
+        self._host, self._version, self._stop = host, version, stop
+        self._on_progress, self._at_step = on_progress, at_step
+
+    def run_once(self) -> WorkerResult:
+        """One request, from claim to publication; Outcome.IDLE when there is none."""
+        worker = self._settings.worker
+        claim = queue.claim(
+            self._db,
+            worker_id=f"{self._host}-{os.getpid()}.{secrets.token_hex(4)}",
+            worker_version=self._version,
+            pools=worker.pools or None,
+            pool_timeout_ms=int(worker.pool_timeout_s * 1000),
+        )
+        if claim is None:
+            return WorkerResult(outcome=Outcome.IDLE)
+        self._at_step(Step.CLAIMED)
+        started = time.monotonic()
+        with structlog.contextvars.bound_contextvars(compaction=claim.id, object=claim.object_name):
+            _log.info("compaction claimed", type=claim.type.name.lower(), worker=claim.worker_id)
+            result = self._carry_out(claim)
+        self._metrics.worker_cycle.labels(claim.type.name.lower()).observe(time.monotonic() - started)
+        return result
+
+    def _carry_out(self, claim: Compaction) -> WorkerResult:
+        try:
+            resolved = self._resolve(claim)
+            if isinstance(resolved, Refusal):
+                return self._refuse(claim, None, resolved)
+            target, depth, codec = resolved
+            txn_id = self._open_transaction(claim)
+        except Fenced as error:
+            return WorkerResult(outcome=Outcome.FENCED, compaction=claim, reason=error.message)
+        except DatabaseUnavailable:
+            # The row stays ours until it is revoked; saying anything about it is impossible now.
+            raise
+        except CompactorError as error:
+            return self._fail(claim, None, error)
+        group = f"{self._host}-compactor-{claim.table}.{claim.partition or ''}".rstrip(".")
+        heartbeat = Heartbeat(
+            lambda: txns.heartbeat(self._db, txn_id),
+            timeout_s=self._settings.txn.timeout_s,
+            on_lost=lambda: self._runner.cancel(group),
+        )
+        work = _Work(
+            claim=claim, target=target, depth=depth, txn_id=txn_id, heartbeat=heartbeat, group=group, codec=codec
+        )
+        with heartbeat, self._stop.on_interrupt(lambda: self._runner.cancel(group)):
+            return self._guarded(work)
+
+    def _guarded(self, work: _Work) -> WorkerResult:
+        """Steps 2 to 8 with every way they can end."""
+        try:
+            return self._compact(work)
+        except (Fenced, TransactionAborted) as error:
+            return WorkerResult(outcome=Outcome.FENCED, compaction=work.claim, reason=error.message)
+        except (DatabaseUnavailable, CommitOutcomeUnknown):
+            raise
+        except CompactorError as error:
+            if not work.heartbeat.trusted():
+                return WorkerResult(outcome=Outcome.FENCED, compaction=work.claim, reason=error.message)
+            if self._stop.interrupting.is_set():
+                return self._release(work)
+            return self._fail(work.claim, work.txn_id, error)
+        except Exception as error:  # noqa: BLE001 -- whatever went wrong, the row must say so and the txn must end
+            _log.exception("compaction failed unexpectedly")
+            return self._fail(work.claim, work.txn_id, error)
+
+    def _compact(self, work: _Work) -> WorkerResult:
+        self._lock(work)
+        self._at_step(Step.TRANSACTION_OPENED)
+        snapshot = self._record_snapshot(work)
+        self._at_step(Step.SNAPSHOT_RECORDED)
+        surveyed = survey(work.target, snapshot)
+        planned = plan(work.target, surveyed, snapshot, work.depth, txn_id=work.txn_id)
+        if isinstance(planned, Refusal):
+            return self._refuse(work.claim, work.txn_id, planned)
+        self._at_step(Step.PLANNED)
+        work.heartbeat.check()
+        results = self._write(work, planned)
+        self._at_step(Step.WRITTEN)
+        verify_output(planned, results)
+        self._at_step(Step.VERIFIED)
+        work.heartbeat.check()
+        self._publish(work)
+        self._at_step(Step.PUBLISHED)
+        self._count(work.claim, planned, results)
+        return WorkerResult(outcome=Outcome.PUBLISHED, compaction=work.claim, items=tuple(results))
+
+    def _resolve(self, claim: Compaction) -> tuple[CompactionTarget, Depth, int] | Refusal:
+        """The claim's table or partition, or why it cannot be compacted."""
+        try:
+            table = catalog.get_table(self._db, claim.table)
+            partition = catalog.get_partition(self._db, claim.table, claim.partition) if claim.partition else None
+        except NoSuchObject as error:
+            return Refusal(reason=error.message, leftovers=False)
+        reason = _why_not(claim, table)
+        if reason:
+            return Refusal(reason=reason, leftovers=False)
+        depth = Depth.MAJOR if claim.type is CompactionType.MAJOR else Depth.MINOR
+        place = partition or table
+        target = CompactionTarget(
+            name=claim.object_name,
+            location=place.location,
+            columns=tuple((c.name, c.type) for c in table.columns),
+            input_format=table.input_format,
+            full_acid=table.is_full_acid,
+            bucketed=bool(table.bucket_columns),
+        )
+        return target, depth, compression_kind(table.parameters.get("orc.compress", "ZLIB"))
+
+    def _open_transaction(self, claim: Compaction) -> int:
+        (txn_id,) = txns.open_transactions(
+            self._db,
+            kind=txns.TxnType.COMPACTION,
+            user=claim.run_as or self._settings.worker.run_as or "compactor",
+            host=self._host,
+            agent_info=claim.worker_id or "",
+        )
+        return txn_id
+
+    def _lock(self, work: _Work) -> None:
+        """SHARED_READ on the table or partition: nobody drops it meanwhile. No waiting: the queue is the waiting room."""
+        request = locks.LockRequest(
+            txn_id=work.txn_id,
+            user=work.claim.run_as or "compactor",
+            host=self._host,
+            agent_info=work.claim.worker_id or "",
+            components=(
+                locks.LockComponent(
+                    type=locks.LockType.SHARED_READ,
+                    database=work.claim.table.database,
+                    table=work.claim.table.table,
+                    partition=work.claim.partition,
+                    operation=locks.Operation.SELECT,
+                ),
+            ),
+        )
+        response = locks.acquire(self._db, request)
+        if response.state is not locks.LockState.ACQUIRED:
+            raise LockNotAcquired(
+                f"{work.claim.object_name} is locked by transaction {response.blocked_by}",
+                hint="request the compaction again when the lock is released",
+            )
+
+    def _record_snapshot(self, work: _Work) -> Snapshot:
+        valid = txns.valid_txn_list_for_compactor(self._db, work.txn_id)
+        ids = writeids.valid_write_ids(self._db, work.claim.table, valid).for_compaction()
+        queue.record_snapshot(self._db, work.claim, txn_id=work.txn_id, highest_write_id=ids.high_water)
+        return Snapshot(txns=valid, write_ids=ids)
+
+    def _write(self, work: _Work, planned: CompactionPlan) -> list[ItemResult]:
+        queue.record_job(self._db, work.claim, self._runner.job_id())
+        started = time.monotonic()
+        results = self._runner.run(
+            planned,
+            group=work.group,
+            description=f"{work.depth.value} compaction {work.claim.id}, {planned.files_in} files",
+            compression=work.codec,
+            progress=lambda done, total: self._on_progress(work.claim, done, total),
+        )
+        self._metrics.job_seconds.labels(work.claim.type.name.lower()).observe(time.monotonic() - started)
+        return results
+
+    def _publish(self, work: _Work) -> None:
+        for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
+            try:
+                queue.publish(self._db, work.claim, work.txn_id)
+            except (CommitOutcomeUnknown, DatabaseUnavailable) as error:
+                self._metrics.retries.labels("publish").inc()
+                _log.warning("publication interrupted, reading the outcome", attempt=attempt, error=error.message)
+                state = self._outcome(work.txn_id)
+                if state is txns.TxnState.COMMITTED:
+                    return
+                if state is not txns.TxnState.OPEN:
+                    raise Fenced(f"transaction {work.txn_id} was aborted during publication") from error
+                work.heartbeat.check()
+            else:
+                return
+        raise DatabaseUnavailable(f"publication of compaction {work.claim.id} failed {_PUBLISH_ATTEMPTS} times")
+
+    def _outcome(self, txn_id: int) -> txns.TxnState | None:
+        """The transaction's state, asked until the database answers; bounded, then the error goes up."""
+        attempts = Retrying(
+            retry=retry_if_exception_type(DatabaseUnavailable),
+            stop=stop_after_attempt(_OUTCOME_ATTEMPTS),
+            wait=wait_exponential(multiplier=0.1, max=10),
+            reraise=True,
+        )
+        return attempts(txns.transaction_state, self._db, txn_id)
+
+    def _refuse(self, claim: Compaction, txn_id: int | None, refusal: Refusal) -> WorkerResult:
+        if refusal.leftovers and txn_id is not None:
+            queue.finish_without_output(self._db, claim, txn_id, outcome=queue.ReadyWithoutOutput())
+            return WorkerResult(outcome=Outcome.LEFT_TO_CLEANER, compaction=claim, reason=refusal.reason)
+        queue.finish_without_output(self._db, claim, txn_id, outcome=queue.Refused(reason=refusal.reason))
+        return WorkerResult(outcome=Outcome.REFUSED, compaction=claim, reason=refusal.reason)
+
+    def _fail(self, claim: Compaction, txn_id: int | None, error: Exception) -> WorkerResult:
+        """The row tells what happened; the transaction is aborted, so that the output can never become visible."""
+        reason = str(error) if isinstance(error, CompactorError) else f"{type(error).__name__}: {error}"
+        try:
+            queue.fail(self._db, claim, message=reason, txn_id=txn_id)
+        except Fenced as fenced:
+            return WorkerResult(outcome=Outcome.FENCED, compaction=claim, reason=f"{reason}; {fenced.message}")
+        _log.error("compaction failed", reason=reason)
+        return WorkerResult(outcome=Outcome.FAILED, compaction=claim, reason=reason)
+
+    def _release(self, work: _Work) -> WorkerResult:
+        """Interrupted: abort our transaction and give the row back, so that the next worker starts afresh."""
+        txns.abort_transactions(self._db, [work.txn_id])
+        queue.revoke_aborted(self._db)
+        return WorkerResult(outcome=Outcome.RELEASED, compaction=work.claim, reason="interrupted")
+
+    def _count(self, claim: Compaction, planned: CompactionPlan, results: list[ItemResult]) -> None:
+        kind = claim.type.name.lower()
+        self._metrics.bytes_read.labels(kind).inc(planned.bytes_in)
+        self._metrics.bytes_written.labels(kind).inc(sum(r.size for r in results))
+        self._metrics.rows_written.labels(kind).inc(sum(r.rows_out for r in results))
+        self._metrics.rows_deleted.labels(kind).inc(sum(r.rows_deleted for r in results))
+
+
+def _why_not(claim: Compaction, table: catalog.Table) -> str:
+    """Why a table is never compacted, whatever lies in it; empty when it may be."""
+    if not table.is_transactional:
+        return f"{claim.table} is not transactional"
+    if claim.type not in (CompactionType.MAJOR, CompactionType.MINOR):
+        return f"{claim.type.name.lower()} compaction is not supported by this release"
+    if table.sort_columns:
+        return f"{claim.table} is sorted (SORTED BY): compacting it would lose the order"
+    if table.is_partitioned and claim.partition is None:
+        return f"{claim.table} is partitioned: name the partition to compact"
+    return ""
