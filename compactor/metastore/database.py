@@ -97,9 +97,9 @@ class Database:
         return self._engine
 
     @property
-    def file(self) -> Path | None:
-        """The database file, None when the database is a server."""
-        return Path(str(self._engine.url.database)).absolute() if self._engine.dialect.name == "sqlite" else None
+    def file(self) -> Path:
+        """SQLite's database file, absolute."""
+        return Path(str(self._engine.url.database)).absolute()
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:

@@ -1,0 +1,92 @@
+"""Who still needs the files that a compaction replaced (I5).
+
+A compaction that committed with NEXT_TXN_ID = N replaced files that every transaction with an id ≤ N may be reading:
+N itself counts, because it can be a reader that opened just before the commit. Such a transaction holds the files
+back while it is open, unless it is known not to read the table:
+
+* it declared what it reads (MIN_HISTORY_WRITE_ID), and this table is not among it, or
+* it is a compaction of another table.
+
+MIN_HISTORY_LEVEL must agree, for those who declared nothing: a transaction above N that opened while one ≤ N was open
+is waited for as well. A declared one above N opened, and took its snapshot, after the publication: it sees the new
+files, and a long query elsewhere must not block this table through it.
+
+Sources: Hive `MinOpenTxnIdWaterMarkFunction`, `ReadyToCleanHandler`, `Cleaner.findMinTxnIdSeenOpen`; HIVE-26704.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from compactor.metastore.catalog import TableName
+from compactor.metastore.components import Operation
+from compactor.metastore.database import Database, retried
+from compactor.metastore.schema import MIN_HISTORY_LEVEL, MIN_HISTORY_WRITE_ID, TXN_COMPONENTS, TXNS
+from compactor.metastore.txns import COMPACTION_TYPES, TxnState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocker:
+    """A transaction that may need the replaced files; started: epoch ms; why: one clause for the operator."""
+
+    txn_id: int
+    user: str
+    host: str
+    started: int
+    why: str
+
+
+def oldest_unfinished_at_or_below(db: Database, txn_id: int, table: TableName) -> Blocker | None:
+    """The oldest transaction that forbids removing what a compaction of the table with NEXT_TXN_ID = txn_id replaced.
+
+    None: every file that became obsolete then may go.
+    """
+    return next(iter(unfinished_at_or_below(db, txn_id, table, limit=1)), None)
+
+
+@retried
+def unfinished_at_or_below(db: Database, txn_id: int, table: TableName, *, limit: int = 100) -> list[Blocker]:
+    """All such transactions, oldest first, at most `limit`."""
+    declared = _declared()
+    reads_this = _declared(table)
+    compaction = TXNS.c.TXN_TYPE.in_(COMPACTION_TYPES)
+    elsewhere = sa.and_(compaction, _compacts(), ~_compacts(table))
+    remembered = sa.exists().where(
+        MIN_HISTORY_LEVEL.c.MHL_TXNID == TXNS.c.TXN_ID, MIN_HISTORY_LEVEL.c.MHL_MIN_OPEN_TXNID <= txn_id
+    )
+    opened_before = TXNS.c.TXN_ID <= txn_id
+    why = sa.case(
+        (sa.and_(opened_before, reads_this), "it declared that it reads the table"),
+        (sa.and_(opened_before, compaction), "it compacts the table"),
+        (opened_before, "it opened before the compaction committed and did not declare what it reads"),
+        else_="it opened while an older transaction was open (MIN_HISTORY_LEVEL) and did not declare what it reads",
+    )
+    query = (
+        sa.select(TXNS.c.TXN_ID, TXNS.c.TXN_USER, TXNS.c.TXN_HOST, TXNS.c.TXN_STARTED, why.label("WHY"))
+        .where(TXNS.c.TXN_STATE == TxnState.OPEN)
+        .where(sa.or_(sa.and_(opened_before, sa.or_(~declared, reads_this)), sa.and_(remembered, ~declared)))
+        .where(~elsewhere)
+        .order_by(TXNS.c.TXN_ID)
+        .limit(limit)
+    )
+    with db.read() as conn:
+        return [
+            Blocker(txn_id=row.TXN_ID, user=row.TXN_USER, host=row.TXN_HOST, started=row.TXN_STARTED, why=row.WHY)
+            for row in conn.execute(query)
+        ]
+
+
+def _declared(table: TableName | None = None) -> sa.Exists:
+    """Has the transaction declared that it reads the table (None: any table)?"""
+    history = MIN_HISTORY_WRITE_ID.c
+    rows = sa.exists().where(history.MH_TXNID == TXNS.c.TXN_ID)
+    return rows if table is None else rows.where(history.MH_DATABASE == table.database, history.MH_TABLE == table.table)
+
+
+def _compacts(table: TableName | None = None) -> sa.Exists:
+    """Has the transaction recorded that it compacts the table (None: any table)?"""
+    ours = TXN_COMPONENTS.c
+    rows = sa.exists().where(ours.TC_TXNID == TXNS.c.TXN_ID, ours.TC_OPERATION_TYPE == Operation.COMPACT)
+    return rows if table is None else rows.where(ours.TC_DATABASE == table.database, ours.TC_TABLE == table.table)

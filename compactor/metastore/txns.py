@@ -1,0 +1,334 @@
+"""The life of a transaction: opened, kept alive, committed or aborted.
+
+    open ──► o ──commit──► c          heartbeats keep it in o
+             └──abort, time-out, conflict──► a
+
+1. Opening and committing both take TXN_LOCK_TBL, so that a commit sees every transaction that opened before it.
+2. A commit is one guarded UPDATE o→c; the row count says whether it was still ours to commit.
+3. First committer wins: two transactions that overlap in time and updated or deleted in the same place cannot both
+   commit (WRITE_SET). Inserts never conflict.
+4. An abort keeps TXN_COMPONENTS: they say where the garbage of the transaction lies.
+
+Sources: Hive `OpenTxnsFunction`, `CommitTxnFunction`, `AbortTxnsFunction`, `HeartbeatTxnFunction`,
+`HeartbeatTxnRangeFunction`, `PerformTimeoutsFunction`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import sqlalchemy as sa
+
+from compactor.errors import NoSuchTransaction, TransactionAborted, WriteConflict
+from compactor.metastore.components import complete_components, conflict, has_changes, record_write_set
+from compactor.metastore.database import Database, retried
+from compactor.metastore.schema import (
+    HIVE_LOCKS,
+    MIN_HISTORY_LEVEL,
+    MIN_HISTORY_WRITE_ID,
+    TXN_COMPONENTS,
+    TXN_LOCK_TBL,
+    TXNS,
+)
+
+REPLICATION_TIMEOUT_MS = 11 * 24 * 60 * 60 * 1000
+"""A replayed transaction lives so long without a heartbeat (hive.repl.txn.timeout)."""
+
+_IDS_A_STATEMENT = 1000
+
+
+class TxnType(enum.IntEnum):
+    """What a transaction was opened for (Hive `TxnType`)."""
+
+    DEFAULT = 0
+    """A statement that may read and write."""
+    REPL_CREATED = 1
+    """Replays a transaction of another cluster."""
+    READ_ONLY = 2
+    """Writes nothing."""
+    COMPACTION = 3
+    """A major or minor compaction: rewrites rows, changes none."""
+    MATER_VIEW_REBUILD = 4
+    """Rebuilds a materialised view."""
+    SOFT_DELETE = 5
+    """Drops a table or partition whose files the cleaner removes later."""
+    REBALANCE_COMPACTION = 6
+    """A rebalance: a compaction that gives rows new row ids."""
+
+
+COMPACTION_TYPES = frozenset({TxnType.COMPACTION, TxnType.REBALANCE_COMPACTION})
+_NEVER_CONFLICT = frozenset({TxnType.READ_ONLY, TxnType.SOFT_DELETE, TxnType.COMPACTION})
+
+
+class TxnState(enum.StrEnum):
+    """Where a transaction stands; the letters of TXN_STATE."""
+
+    OPEN = "o"
+    """Running, or its owner died and the time-out has not noticed yet."""
+    ABORTED = "a"
+    """Given up; what it wrote is garbage until a compaction or the cleaner removes it."""
+    COMMITTED = "c"
+    """Done; visible to every snapshot that was taken later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbortOutcome:
+    """What `abort_transactions` found, by id in ascending order."""
+
+    aborted: tuple[int, ...]
+    already_aborted: tuple[int, ...]
+    committed: tuple[int, ...]
+    unknown: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeartbeatRange:
+    """The transactions of a range that are not open any more: aborted, or unknown and committed."""
+
+    aborted: tuple[int, ...]
+    no_such: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionInfo:
+    """One line of SHOW TRANSACTIONS; started, last_heartbeat: epoch ms of the database's clock."""
+
+    id: int
+    state: TxnState
+    kind: TxnType
+    started: int
+    last_heartbeat: int
+    user: str
+    host: str
+    agent_info: str
+
+
+@retried
+def open_transactions(
+    db: Database, *, count: int = 1, kind: TxnType = TxnType.DEFAULT, user: str, host: str, agent_info: str = ""
+) -> list[int]:
+    """Open `count` transactions; their ids, ascending."""
+    with db.write() as conn:
+        return insert_open(db, conn, count=count, kind=kind, user=user, host=host, agent_info=agent_info)
+
+
+@retried
+def commit_transaction(db: Database, txn_id: int) -> None:
+    """Make what a transaction wrote visible.
+
+    WriteConflict: someone who overlapped in time was first, and this transaction is aborted now. TransactionAborted,
+    NoSuchTransaction. Committing what is committed already does nothing, as in Hive: a retry after a lost answer.
+    """
+    with db.write() as conn:
+        lock_transactions(conn)
+        kind = open_kind(conn, txn_id)
+        if kind is None:
+            if state_of(conn, txn_id) is TxnState.COMMITTED:
+                return
+            raise not_open(conn, txn_id)
+        changes = kind not in _NEVER_CONFLICT and has_changes(conn, txn_id)
+        winner = conflict(conn, txn_id) if changes else None
+        if winner is None:
+            if changes:
+                record_write_set(conn, txn_id, commit_id=high_water(conn))
+            if kind is not TxnType.READ_ONLY and kind not in COMPACTION_TYPES:
+                complete_components(conn, txn_id, at=db.timestamp(conn), changes=changes)
+            conn.execute(TXN_COMPONENTS.delete().where(TXN_COMPONENTS.c.TC_TXNID == txn_id))
+            _end(conn, [txn_id], state=TxnState.COMMITTED)
+        else:
+            _end(conn, [txn_id], state=TxnState.ABORTED, reason="abort write conflict")
+    # raised only now: the abort itself must be committed
+    if winner is not None:
+        raise WriteConflict(
+            f"transaction {txn_id} is aborted: {winner}", hint="run the statement again on a new snapshot"
+        )
+
+
+@retried
+def abort_transactions(db: Database, txn_ids: Iterable[int], *, reason: str = "abort by query command") -> AbortOutcome:
+    """Abort those that are open and say what the others are; reason goes to TXN_META_INFO (128 characters)."""
+    wanted = sorted(set(txn_ids))
+    with db.write() as conn:
+        states = dict(
+            row
+            for chunk in _chunks(wanted)
+            for row in conn.execute(
+                sa.select(TXNS.c.TXN_ID, TXNS.c.TXN_STATE).where(TXNS.c.TXN_ID.in_(chunk)).with_for_update()
+            ).tuples()
+        )
+        aborted = [txn_id for txn_id in wanted if states.get(txn_id) == TxnState.OPEN]
+        _end(conn, aborted, state=TxnState.ABORTED, reason=reason)
+    return AbortOutcome(
+        aborted=tuple(aborted),
+        already_aborted=tuple(i for i in wanted if states.get(i) == TxnState.ABORTED),
+        committed=tuple(i for i in wanted if states.get(i) == TxnState.COMMITTED),
+        unknown=tuple(i for i in wanted if i not in states),
+    )
+
+
+@retried
+def heartbeat(db: Database, txn_id: int) -> None:
+    """Say that the owner is alive; TransactionAborted, or NoSuchTransaction when it is committed or unknown."""
+    with db.write() as conn:
+        beat = TXNS.update().where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == TxnState.OPEN)
+        if conn.execute(beat.values(TXN_LAST_HEARTBEAT=db.now(conn))).rowcount != 1:
+            raise not_open(conn, txn_id)
+
+
+@retried
+def heartbeat_range(db: Database, low: int, high: int) -> HeartbeatRange:
+    """Heartbeat the open transactions of low…high, both inclusive; which of the range are not open."""
+    in_range = TXNS.c.TXN_ID.between(low, high)
+    with db.write() as conn:
+        beat = TXNS.update().where(in_range, TXNS.c.TXN_STATE == TxnState.OPEN)
+        conn.execute(beat.values(TXN_LAST_HEARTBEAT=db.now(conn)))
+        states = dict(conn.execute(sa.select(TXNS.c.TXN_ID, TXNS.c.TXN_STATE).where(in_range)).tuples().all())
+    gone = [txn_id for txn_id in range(low, high + 1) if states.get(txn_id) != TxnState.OPEN]
+    return HeartbeatRange(
+        aborted=tuple(txn_id for txn_id in gone if states.get(txn_id) == TxnState.ABORTED),
+        no_such=tuple(txn_id for txn_id in gone if states.get(txn_id) != TxnState.ABORTED),
+    )
+
+
+@retried
+def time_out_transactions(
+    db: Database, *, timeout_ms: int, replication_timeout_ms: int = REPLICATION_TIMEOUT_MS, limit: int = 1000
+) -> list[int]:
+    """Abort, oldest first, at most `limit` open transactions whose last heartbeat is older than the time-out; ids."""
+    with db.write() as conn:
+        now = db.now(conn)
+        replayed = TXNS.c.TXN_TYPE == TxnType.REPL_CREATED
+        silent = (
+            sa.select(TXNS.c.TXN_ID)
+            .where(TXNS.c.TXN_STATE == TxnState.OPEN)
+            .where(
+                TXNS.c.TXN_LAST_HEARTBEAT < sa.case((replayed, now - replication_timeout_ms), else_=now - timeout_ms)
+            )
+            .order_by(TXNS.c.TXN_ID)
+            .limit(limit)
+            .with_for_update()
+        )
+        expired = list(conn.scalars(silent))
+        _end(conn, expired, state=TxnState.ABORTED, reason="abort timed out")
+        return expired
+
+
+@retried
+def transaction_state(db: Database, txn_id: int) -> TxnState | None:
+    """The state, None when the id is unknown: never opened, or ended and cleaned away."""
+    with db.read() as conn:
+        return state_of(conn, txn_id)
+
+
+@retried
+def show_transactions(db: Database, *, limit: int = 1000) -> list[TransactionInfo]:
+    """SHOW TRANSACTIONS: the oldest open and aborted transactions, by id."""
+    query = sa.select(TXNS).where(TXNS.c.TXN_STATE != TxnState.COMMITTED).order_by(TXNS.c.TXN_ID).limit(limit)
+    with db.read() as conn:
+        return [
+            TransactionInfo(
+                id=row.TXN_ID,
+                state=TxnState(row.TXN_STATE),
+                kind=TxnType(row.TXN_TYPE or 0),
+                started=row.TXN_STARTED,
+                last_heartbeat=row.TXN_LAST_HEARTBEAT,
+                user=row.TXN_USER,
+                host=row.TXN_HOST,
+                agent_info=row.TXN_AGENT_INFO or "",
+            )
+            for row in conn.execute(query)
+        ]
+
+
+@retried
+def min_open_txn(db: Database) -> int | None:
+    """The smallest open transaction id, None when none is open."""
+    with db.read() as conn:
+        return smallest_open(conn)
+
+
+# What follows runs inside a transaction that the caller opened.
+
+
+def lock_transactions(conn: sa.Connection, *, shared: bool = False) -> None:
+    """Hive's global transaction lock (`AcquireTxnLockFunction`): always the first lock taken."""
+    conn.execute(sa.select(TXN_LOCK_TBL.c.TXN_LOCK).with_for_update(read=shared))
+
+
+def insert_open(
+    db: Database, conn: sa.Connection, *, count: int, kind: TxnType, user: str, host: str, agent_info: str
+) -> list[int]:
+    """The rows of new transactions, each with the smallest id that was open when it opened (MIN_HISTORY_LEVEL)."""
+    lock_transactions(conn, shared=True)
+    now = db.now(conn)
+    opened = TXNS.insert().values(
+        TXN_STATE=TxnState.OPEN,
+        TXN_STARTED=now,
+        TXN_LAST_HEARTBEAT=now,
+        TXN_USER=user,
+        TXN_HOST=host,
+        TXN_AGENT_INFO=agent_info or None,
+        TXN_TYPE=int(kind),
+    )
+    txn_ids: list[int] = []
+    for _ in range(count):
+        (txn_id,) = conn.execute(opened).inserted_primary_key or (0,)
+        txn_ids.append(txn_id)
+    oldest = smallest_open(conn)
+    for txn_id in txn_ids:
+        conn.execute(MIN_HISTORY_LEVEL.insert().values(MHL_TXNID=txn_id, MHL_MIN_OPEN_TXNID=oldest))
+    return txn_ids
+
+
+def smallest_open(conn: sa.Connection) -> int | None:
+    """The smallest open transaction id."""
+    smallest: int | None = conn.scalar(sa.select(sa.func.min(TXNS.c.TXN_ID)).where(TXNS.c.TXN_STATE == TxnState.OPEN))
+    return smallest
+
+
+def high_water(conn: sa.Connection) -> int:
+    """The largest transaction id that was ever given out (`GetHighWaterMarkHandler`)."""
+    return conn.execute(sa.select(sa.func.max(TXNS.c.TXN_ID))).scalar_one() or 0
+
+
+def open_kind(conn: sa.Connection, txn_id: int) -> TxnType | None:
+    """What an open transaction was opened for, its row locked; None when it is not open."""
+    query = sa.select(TXNS.c.TXN_TYPE).where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == TxnState.OPEN)
+    row = conn.execute(query.with_for_update()).one_or_none()
+    return None if row is None else TxnType(row.TXN_TYPE or 0)
+
+
+def state_of(conn: sa.Connection, txn_id: int) -> TxnState | None:
+    """The state of a transaction, None when the id is unknown."""
+    letter = conn.scalar(sa.select(TXNS.c.TXN_STATE).where(TXNS.c.TXN_ID == txn_id))
+    return None if letter is None else TxnState(letter)
+
+
+def not_open(conn: sa.Connection, txn_id: int) -> NoSuchTransaction | TransactionAborted:
+    """The error that says why a transaction cannot go on (`TxnUtils.raiseTxnUnexpectedState`)."""
+    state = state_of(conn, txn_id)
+    if state is TxnState.ABORTED:
+        return TransactionAborted(f"transaction {txn_id} is aborted")
+    why = "is committed already" if state is TxnState.COMMITTED else "does not exist"
+    return NoSuchTransaction(f"transaction {txn_id} {why}")
+
+
+def _end(conn: sa.Connection, txn_ids: Sequence[int], *, state: TxnState, reason: str | None = None) -> None:
+    """o→state, and everything goes that only an open transaction has: locks and history rows."""
+    for chunk in _chunks(txn_ids):
+        ended = TXNS.update().where(TXNS.c.TXN_ID.in_(chunk), TXNS.c.TXN_STATE == TxnState.OPEN)
+        values = {"TXN_STATE": state} | ({} if reason is None else {"TXN_META_INFO": reason[:128]})
+        if conn.execute(ended.values(values)).rowcount != len(chunk):
+            raise TransactionAborted(f"one of the transactions {chunk} ended meanwhile; nothing was changed")
+        conn.execute(HIVE_LOCKS.delete().where(HIVE_LOCKS.c.HL_TXNID.in_(chunk)))
+        conn.execute(MIN_HISTORY_LEVEL.delete().where(MIN_HISTORY_LEVEL.c.MHL_TXNID.in_(chunk)))
+        conn.execute(MIN_HISTORY_WRITE_ID.delete().where(MIN_HISTORY_WRITE_ID.c.MH_TXNID.in_(chunk)))
+
+
+def _chunks(txn_ids: Sequence[int]) -> Iterator[list[int]]:
+    rest = iter(txn_ids)
+    while chunk := list(islice(rest, _IDS_A_STATEMENT)):
+        yield chunk

@@ -1,0 +1,148 @@
+"""Write ids: each table counts its own writes, and TXN_TO_WRITE_ID says which transaction made which.
+
+Sources: Hive `AllocateTableWriteIdsFunction`, `GetValidWriteIdsForTableFunction`, `TxnHandler.seedWriteId`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
+from compactor.errors import AlreadyExists, UsageError
+from compactor.metastore.catalog import TableName
+from compactor.metastore.database import Database, retried
+from compactor.metastore.schema import NEXT_WRITE_ID, TXN_TO_WRITE_ID, TXNS
+from compactor.metastore.txns import TxnState, TxnType, not_open, open_kind
+
+AFTER_CONVERSION = 10_000_001
+"""First write id of an ordinary table that becomes transactional: its old files count as written before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableWriteId:
+    """One write of a table; state: None when the transaction was committed and cleaned away."""
+
+    write_id: int
+    txn_id: int
+    state: TxnState | None
+
+
+@retried
+def allocate_write_ids(db: Database, txn_ids: Sequence[int], table: TableName) -> dict[int, int]:
+    """A write id for each open transaction, ascending with the transaction id; the same ones when asked again.
+
+    TransactionAborted or NoSuchTransaction when one is not open, UsageError when one is read-only.
+    """
+    with db.write() as conn:
+        following = _lock_next(conn, table)
+        allocated: dict[int, int] = {}
+        for txn_id in sorted(set(txn_ids)):
+            kind = open_kind(conn, txn_id)
+            if kind is None:
+                raise not_open(conn, txn_id)
+            if kind is TxnType.READ_ONLY:
+                raise UsageError(f"transaction {txn_id} is read-only and cannot write to {table}")
+            existing = write_id_of(conn, txn_id, table)
+            if existing is None:
+                existing, following = following, following + 1
+                conn.execute(
+                    TXN_TO_WRITE_ID.insert().values(
+                        T2W_TXNID=txn_id, T2W_DATABASE=table.database, T2W_TABLE=table.table, T2W_WRITEID=existing
+                    )
+                )
+            allocated[txn_id] = existing
+        conn.execute(NEXT_WRITE_ID.update().where(_next_of(table)).values(NWI_NEXT=following))
+        return allocated
+
+
+@retried
+def valid_write_ids(db: Database, table: TableName, txns: ValidTxnList) -> ValidWriteIdList:
+    """The writes of a table that a snapshot sees."""
+    with db.read() as conn:
+        return write_ids_of_snapshot(conn, table, txns)
+
+
+@retried
+def seed_write_id(db: Database, table: TableName, next_id: int = AFTER_CONVERSION) -> None:
+    """Let a table that was never written transactionally begin at next_id; AlreadyExists when it has begun."""
+    with db.write() as conn:
+        if conn.scalar(sa.select(NEXT_WRITE_ID.c.NWI_NEXT).where(_next_of(table))) is not None:
+            raise AlreadyExists(f"table {table} has write ids already")
+        _insert_next(conn, table, next_id)
+
+
+@retried
+def table_write_ids(db: Database, table: TableName) -> list[TableWriteId]:
+    """All writes of a table that are still known, ascending."""
+    query = (
+        sa.select(TXN_TO_WRITE_ID.c.T2W_WRITEID, TXN_TO_WRITE_ID.c.T2W_TXNID, TXNS.c.TXN_STATE)
+        .outerjoin(TXNS, TXNS.c.TXN_ID == TXN_TO_WRITE_ID.c.T2W_TXNID)
+        .where(_writes_of(table))
+        .order_by(TXN_TO_WRITE_ID.c.T2W_WRITEID)
+    )
+    with db.read() as conn:
+        return [
+            TableWriteId(write_id=write_id, txn_id=txn_id, state=None if state is None else TxnState(state))
+            for write_id, txn_id, state in conn.execute(query)
+        ]
+
+
+# What follows runs inside a transaction that the caller opened.
+
+
+def write_ids_of_snapshot(conn: sa.Connection, table: TableName, txns: ValidTxnList) -> ValidWriteIdList:
+    """`valid_write_ids`: the high water is the newest write of a transaction below the snapshot's.
+
+    When no transaction below it wrote, everything allocated so far is below the high water and listed as open. A
+    write whose transaction row was cleaned away counts as committed.
+    """
+    writes = TXN_TO_WRITE_ID.c
+    newest = sa.select(sa.func.max(writes.T2W_WRITEID)).where(_writes_of(table), writes.T2W_TXNID <= txns.high_water)
+    high_water: int = conn.scalar(newest) or next_write_id(conn, table) - 1
+    below = sa.select(writes.T2W_WRITEID, writes.T2W_TXNID).where(_writes_of(table), writes.T2W_WRITEID <= high_water)
+    opened: set[int] = set()
+    aborted: set[int] = set()
+    for write_id, txn_id in conn.execute(below):
+        if txns.is_aborted(txn_id):
+            aborted.add(write_id)
+        elif not txns.is_valid(txn_id):
+            opened.add(write_id)
+    return ValidWriteIdList(table=str(table), high_water=high_water, open=frozenset(opened), aborted=frozenset(aborted))
+
+
+def write_id_of(conn: sa.Connection, txn_id: int, table: TableName) -> int | None:
+    """The write id a transaction has in a table, None when it has none."""
+    writes = TXN_TO_WRITE_ID.c
+    return conn.scalar(sa.select(writes.T2W_WRITEID).where(_writes_of(table), writes.T2W_TXNID == txn_id))
+
+
+def next_write_id(conn: sa.Connection, table: TableName) -> int:
+    """The write id that will be given out next; 1 for a table that was never written."""
+    following: int | None = conn.scalar(sa.select(NEXT_WRITE_ID.c.NWI_NEXT).where(_next_of(table)))
+    return following or 1
+
+
+def _lock_next(conn: sa.Connection, table: TableName) -> int:
+    query = sa.select(NEXT_WRITE_ID.c.NWI_NEXT).where(_next_of(table))
+    following: int | None = conn.scalar(query.with_for_update())
+    if following is None:
+        _insert_next(conn, table, 1)
+        return 1
+    return following
+
+
+def _insert_next(conn: sa.Connection, table: TableName, next_id: int) -> None:
+    row = {"NWI_DATABASE": table.database, "NWI_TABLE": table.table, "NWI_NEXT": next_id}
+    conn.execute(NEXT_WRITE_ID.insert().values(row))
+
+
+def _writes_of(table: TableName) -> sa.ColumnElement[bool]:
+    writes = TXN_TO_WRITE_ID.c
+    return sa.and_(writes.T2W_DATABASE == table.database, writes.T2W_TABLE == table.table)
+
+
+def _next_of(table: TableName) -> sa.ColumnElement[bool]:
+    return sa.and_(NEXT_WRITE_ID.c.NWI_DATABASE == table.database, NEXT_WRITE_ID.c.NWI_TABLE == table.table)
