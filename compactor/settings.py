@@ -164,10 +164,10 @@ class HousekeeperSettings(Section):
     """Time between two rounds of time-outs and clearing."""
     history_interval_s: PositiveSeconds = 300.0
     """Time between two rounds of shortening the compaction history."""
-    retention: HistoryRetention = HistoryRetention()
-    """How much history is kept."""
     history_timeout_s: Seconds = 7 * DAY_S
     """Failures and refusals older than this go when a newer compaction succeeded."""
+    retention: HistoryRetention = HistoryRetention()
+    """How much history is kept."""
 
 
 class TxnSettings(Section):
