@@ -29,6 +29,7 @@ from sqlalchemy import (
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import CompactionState, CompactionType
 from compactor.metastore.compaction_rows import object_is
+from compactor.metastore.components import Operation
 from compactor.metastore.database import Database, retried
 from compactor.metastore.schema import (
     COMPACTION_QUEUE,
@@ -37,6 +38,7 @@ from compactor.metastore.schema import (
     TXN_COMPONENTS,
     TXNS,
 )
+from compactor.metastore.txns import TxnState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +219,7 @@ def _last_attempt_failed() -> ColumnElement[bool]:
 
 
 def _aborted(now: int, thresholds: AbortThresholds) -> Select[Any]:
-    """Objects over a threshold: DATABASE, TABLE, PARTITION, ABORTS, OLDEST."""
+    """Objects over a threshold: DATABASE, TABLE, PARTITION, ABORTS, OLDEST. Aborted compactions are `abandoned`'s."""
     count, oldest = func.count(), func.min(TXNS.c.TXN_STARTED)
     over = count > thresholds.count
     if thresholds.older_than_ms >= 0:
@@ -226,7 +228,7 @@ def _aborted(now: int, thresholds: AbortThresholds) -> Select[Any]:
     return (
         select(*key, count.label("ABORTS"), oldest.label("OLDEST"))
         .join(TXNS, TXNS.c.TXN_ID == TXN_COMPONENTS.c.TC_TXNID)
-        .where(TXNS.c.TXN_STATE == "a")
+        .where(TXNS.c.TXN_STATE == TxnState.ABORTED, TXN_COMPONENTS.c.TC_OPERATION_TYPE != Operation.COMPACT)
         .group_by(TXN_COMPONENTS.c.TC_DATABASE, TXN_COMPONENTS.c.TC_TABLE, TXN_COMPONENTS.c.TC_PARTITION)
         .having(over)
     )
@@ -252,7 +254,7 @@ def _open_writers() -> Select[Any]:
     return (
         select(*_key(TXN_COMPONENTS, "TC"), func.min(TXN_COMPONENTS.c.TC_TXNID).label("MIN_OPEN_TXN"))
         .join(TXNS, TXNS.c.TXN_ID == TXN_COMPONENTS.c.TC_TXNID)
-        .where(TXNS.c.TXN_STATE == "o")
+        .where(TXNS.c.TXN_STATE == TxnState.OPEN)
         .group_by(TXN_COMPONENTS.c.TC_DATABASE, TXN_COMPONENTS.c.TC_TABLE, TXN_COMPONENTS.c.TC_PARTITION)
     )
 

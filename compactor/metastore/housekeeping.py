@@ -17,6 +17,7 @@ from compactor.metastore.schema import (
     TXNS,
     WRITE_SET,
 )
+from compactor.metastore.txns import TxnState
 
 OPEN_TXN_TIMEOUT_MS = 1000
 """Transactions younger than this are never forgotten (metastore.txn.opentxn.timeout)."""
@@ -36,7 +37,9 @@ def clean_empty_transactions(db: Database, *, open_txn_timeout_ms: int = OPEN_TX
         if boundary is None:
             return 0
         has_component = select(TXN_COMPONENTS.c.TC_TXNID).where(TXN_COMPONENTS.c.TC_TXNID == TXNS.c.TXN_ID).exists()
-        empty = and_(TXNS.c.TXN_STATE.in_(["a", "c"]), TXNS.c.TXN_ID < boundary, ~has_component)
+        empty = and_(
+            TXNS.c.TXN_STATE.in_([TxnState.ABORTED, TxnState.COMMITTED]), TXNS.c.TXN_ID < boundary, ~has_component
+        )
         return conn.execute(delete(TXNS).where(empty)).rowcount
 
 
@@ -47,7 +50,7 @@ def clean_write_id_map(db: Database) -> int:
     Without the mapping a write id counts as committed, so the row of an open or aborted transaction, and of one that
     was open when a present reader began, must stay (CleanTxnToWriteIdTableFunction, MinUncommittedTxnIdHandler).
     """
-    unfinished = select(func.min(TXNS.c.TXN_ID)).where(TXNS.c.TXN_STATE.in_(["o", "a"]))
+    unfinished = select(func.min(TXNS.c.TXN_ID)).where(TXNS.c.TXN_STATE.in_([TxnState.OPEN, TxnState.ABORTED]))
     with db.write() as conn:
         marks = [
             conn.scalar(select(func.max(TXNS.c.TXN_ID) + 1)),
@@ -63,7 +66,7 @@ def clean_write_id_map(db: Database) -> int:
 def clean_write_sets(db: Database) -> int:
     """Forget which rows were updated by transactions that no open one overlaps (performWriteSetGC)."""
     with db.write() as conn:
-        first_open = conn.scalar(select(func.min(TXNS.c.TXN_ID)).where(TXNS.c.TXN_STATE == "o"))
+        first_open = conn.scalar(select(func.min(TXNS.c.TXN_ID)).where(TXNS.c.TXN_STATE == TxnState.OPEN))
         following = conn.scalar(select(func.max(TXNS.c.TXN_ID) + 1))
         low_water = following if first_open is None else first_open
         return conn.execute(delete(WRITE_SET).where(WRITE_SET.c.WS_COMMIT_ID < low_water)).rowcount

@@ -21,7 +21,7 @@ from typing import assert_never
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select, update
 
-from compactor.errors import Fenced, TransactionAborted
+from compactor.errors import Fenced
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import Compaction, CompactionRequest, CompactionState, format_properties
 from compactor.metastore.compaction_rows import (
@@ -34,6 +34,7 @@ from compactor.metastore.compaction_rows import (
     queue_rows,
     retire,
 )
+from compactor.metastore.components import Operation
 from compactor.metastore.database import Database, retried
 from compactor.metastore.schema import (
     AUX_TABLE,
@@ -43,16 +44,16 @@ from compactor.metastore.schema import (
     MIN_HISTORY_WRITE_ID,
     NEXT_WRITE_ID,
     TXN_COMPONENTS,
-    TXN_LOCK_TBL,
     TXN_TO_WRITE_ID,
     TXNS,
 )
+from compactor.metastore.txns import TxnState, high_water, lock_transactions, not_open, open_kind
 
 POOL_TIMEOUT_MS = 12 * 60 * 60 * 1000
 """After so long in its own pool a request goes to the default pool too (hive.compactor.worker.pool.timeout)."""
 
-COMPACT_OPERATION = "c"
-"""TC_OPERATION_TYPE of a compaction (OperationType.COMPACT)."""
+COMPACT_OPERATION = Operation.COMPACT
+"""TC_OPERATION_TYPE of a compaction's transaction."""
 
 _CLAIM_BATCH = 64
 
@@ -169,12 +170,11 @@ def record_snapshot(
     """Write down the claim's transaction and how far it will compact (updateCompactorState).
 
     The TXN_COMPONENTS row keeps the transaction's state known, should it abort, until its output is removed.
-    TransactionAborted when the transaction is no longer open; Fenced when the claim is no longer ours.
+    TransactionAborted or NoSuchTransaction when the transaction is not open; Fenced when the claim is not ours any more.
     """
     with db.write() as conn:
-        still_open = select(TXNS.c.TXN_ID).where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == "o").with_for_update()
-        if conn.scalar(still_open) is None:
-            raise TransactionAborted(f"transaction {txn_id} of compaction {claim.id} is not open")
+        if open_kind(conn, txn_id) is None:
+            raise not_open(conn, txn_id)
         values = {"CQ_TXN_ID": txn_id, "CQ_HIGHEST_WRITE_ID": highest_write_id}
         change_row(conn, claim, held_by(claim), values | ({"CQ_RUN_AS": run_as} if run_as is not None else {}))
         conn.execute(
@@ -221,7 +221,7 @@ def finish_without_output(
         match outcome:
             case Refused(reason=reason):
                 if txn_id is not None:
-                    _lock_transactions(conn)
+                    lock_transactions(conn)
                     _commit(conn, claim, txn_id)
                 retire(conn, claim, held_by(claim), state=CompactionState.REFUSED, end=now, message=reason)
             case ReadyWithoutOutput():
@@ -241,7 +241,7 @@ def fail(db: Database, claim: Compaction, *, message: str, txn_id: int | None) -
     """
     with db.write() as conn:
         if txn_id is not None:
-            _lock_transactions(conn)
+            lock_transactions(conn)
             _abort(conn, txn_id)
         retire(conn, claim, held_by(claim), state=CompactionState.FAILED, end=db.now(conn), message=message)
 
@@ -252,8 +252,10 @@ def revoke_host_claims(db: Database, host: str) -> list[int]:
 
     For the start of a host's only daemon: a worker that is still alive there loses its claims.
     """
+    prefix = f"{host}-"
     with db.write() as conn:
-        return _revoke(conn, COMPACTION_QUEUE.c.CQ_WORKER_ID.startswith(f"{host}-", autoescape=True))
+        # no LIKE: it has wildcards, and SQLite's does not tell upper from lower case
+        return _revoke(conn, func.substr(COMPACTION_QUEUE.c.CQ_WORKER_ID, 1, len(prefix)) == prefix)
 
 
 @retried
@@ -276,7 +278,7 @@ def revoke_aborted(db: Database) -> list[int]:
 
     Such a claim can never be published, so there is no need to wait for the worker's time limit as Hive does.
     """
-    aborted = select(TXNS.c.TXN_ID).where(TXNS.c.TXN_STATE == "a")
+    aborted = select(TXNS.c.TXN_ID).where(TXNS.c.TXN_STATE == TxnState.ABORTED)
     with db.write() as conn:
         return _revoke(conn, COMPACTION_QUEUE.c.CQ_TXN_ID.in_(aborted))
 
@@ -305,7 +307,7 @@ def _compactable_high_water(conn: Connection, table: TableName) -> int:
         select(func.min(TXN_TO_WRITE_ID.c.T2W_WRITEID))
         .join(TXNS, TXNS.c.TXN_ID == TXN_TO_WRITE_ID.c.T2W_TXNID)
         .where(TXN_TO_WRITE_ID.c.T2W_DATABASE == table.database, TXN_TO_WRITE_ID.c.T2W_TABLE == table.table)
-        .where(TXNS.c.TXN_STATE == "o")
+        .where(TXNS.c.TXN_STATE == TxnState.OPEN)
     )
     if first_open is not None:
         return int(first_open) - 1
@@ -323,19 +325,13 @@ def _in_pools(pools: Collection[str] | None, given_up_before: int) -> ColumnElem
     return or_(COMPACTION_QUEUE.c.CQ_POOL_NAME.is_(None), COMPACTION_QUEUE.c.CQ_ENQUEUE_TIME < given_up_before)
 
 
-def _lock_transactions(conn: Connection) -> None:
-    """Hive's order: whoever opens or ends transactions takes this row first (AcquireTxnLockFunction)."""
-    conn.execute(select(TXN_LOCK_TBL).with_for_update())
-
-
 def _publish(conn: Connection, claim: Compaction, txn_id: int, *, now: int) -> None:
-    _lock_transactions(conn)
+    lock_transactions(conn)
     _commit(conn, claim, txn_id)
-    highest_given_out = conn.scalar(select(func.max(TXNS.c.TXN_ID)))
     published = {
         "CQ_STATE": CompactionState.READY_FOR_CLEANING,
         "CQ_WORKER_ID": None,
-        "CQ_NEXT_TXN_ID": highest_given_out,
+        "CQ_NEXT_TXN_ID": high_water(conn),
         "CQ_COMMIT_TIME": now,
     }
     change_row(conn, claim, held_by(claim, COMPACTION_QUEUE.c.CQ_TXN_ID == txn_id), published)
@@ -343,7 +339,11 @@ def _publish(conn: Connection, claim: Compaction, txn_id: int, *, now: int) -> N
 
 def _commit(conn: Connection, claim: Compaction, txn_id: int) -> None:
     """o→c of a compaction's transaction: no COMPLETED_TXN_COMPONENTS, there is nothing new to compact."""
-    committed = conn.execute(update(TXNS).where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == "o").values(TXN_STATE="c"))
+    committed = conn.execute(
+        update(TXNS)
+        .where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == TxnState.OPEN)
+        .values(TXN_STATE=TxnState.COMMITTED)
+    )
     if committed.rowcount != 1:
         raise Fenced(
             f"transaction {txn_id} of compaction {claim.id} of {claim.object_name} is no longer open",
@@ -355,8 +355,11 @@ def _commit(conn: Connection, claim: Compaction, txn_id: int) -> None:
 
 def _abort(conn: Connection, txn_id: int) -> None:
     """o→a; components stay, they say which files are garbage (AbortTxnsFunction)."""
-    aborted = update(TXNS).where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == "o")
-    if conn.execute(aborted.values(TXN_STATE="a", TXN_META_INFO="compaction transaction abort")).rowcount == 1:
+    aborted = update(TXNS).where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == TxnState.OPEN)
+    if (
+        conn.execute(aborted.values(TXN_STATE=TxnState.ABORTED, TXN_META_INFO="compaction transaction abort")).rowcount
+        == 1
+    ):
         _let_go(conn, txn_id)
 
 
@@ -368,7 +371,7 @@ def _let_go(conn: Connection, txn_id: int) -> None:
 
 def _revoke(conn: Connection, condition: ColumnElement[bool]) -> list[int]:
     """w→i for each claim that meets the condition, its transaction aborted with it."""
-    _lock_transactions(conn)
+    lock_transactions(conn)
     working = and_(COMPACTION_QUEUE.c.CQ_STATE == CompactionState.WORKING, condition)
     held = conn.execute(queue_rows().where(working).order_by(COMPACTION_QUEUE.c.CQ_ID).with_for_update()).mappings()
     initiated = {

@@ -1,0 +1,247 @@
+"""The queue from 'ready for cleaning' to the history: what the cleaner asks and writes down.
+
+1. `ready_to_clean`: rows r that nobody needs the old files of any more (I5).
+2. `mark_cleaner_start`, and after the files went `mark_cleaned`: r→s with everything the compaction made known.
+   Something is left over: `clear_cleaner_start`, the row stays. An error: `cleaner_retry`, later again.
+   `refuse_cleaning` and `fail_ready` end the row without a deletion.
+3. Aborted writes without a compaction: `mark_aborts_cleaned`, or `retry_aborts` and later again.
+
+Each step is guarded by (id, state r): `Fenced` means that another cleaner was faster and nothing was changed.
+Sources: Hive `ReadyToCleanHandler`, `MarkCleanedFunction`, `CompactionTxnHandler`; reference §4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import Connection, Select, and_, delete, func, insert, or_, select
+
+from compactor.metastore.catalog import TableName
+from compactor.metastore.compaction import Compaction, CompactionState, CompactionType
+from compactor.metastore.compaction_rows import (
+    change_row,
+    next_compaction_id,
+    object_is,
+    queue_rows,
+    ready,
+    retire,
+)
+from compactor.metastore.components import Operation
+from compactor.metastore.database import Database, retried
+from compactor.metastore.holders import oldest_unfinished_at_or_below
+from compactor.metastore.schema import COMPACTION_QUEUE, COMPLETED_TXN_COMPONENTS, TXN_COMPONENTS, TXNS
+from compactor.metastore.txns import TxnState, high_water
+
+_IDS_PER_STATEMENT = 500
+
+
+@retried
+def ready_to_clean(db: Database, *, retention_ms: int = 0, limit: int = 1000) -> list[Compaction]:
+    """Rows r that may be cleaned now, by id, at most limit (ReadyToCleanHandler, strict as I5).
+
+    Of an object only the row with the smallest highest write id comes up, so an older one is always cleaned first.
+    A row whose compaction transaction is aborted comes up whatever its age (HIVE-29572): end it with `fail_ready`. A
+    row without NEXT_TXN_ID, as Hive 4.0.1 leaves after a rebalance, waits for every transaction there is now.
+    retention_ms: how long old files stay after the publication, besides the row's own retry retention.
+    """
+    with db.read() as conn:
+        highest_given_out = high_water(conn)
+        rows = conn.execute(_oldest_of_each_object(now=db.now(conn), retention_ms=retention_ms)).mappings().all()
+    found: list[Compaction] = []
+    for row in rows:
+        if len(found) == limit:
+            break
+        compaction = Compaction.from_row(row)
+        bound = compaction.next_txn_id or highest_given_out
+        if row["TXN_STATE"] == TxnState.ABORTED or (
+            row["TXN_STATE"] != TxnState.OPEN and oldest_unfinished_at_or_below(db, bound, compaction.table) is None
+        ):
+            found.append(compaction)
+    return found
+
+
+@retried
+def mark_cleaner_start(db: Database, compaction: Compaction) -> None:
+    """Show that the row is being cleaned."""
+    with db.write() as conn:
+        change_row(conn, compaction, ready(compaction), {"CQ_CLEANER_START": db.now(conn)})
+
+
+@retried
+def clear_cleaner_start(db: Database, compaction: Compaction) -> None:
+    """Something was left over that may go later: the row stays r, without a penalty."""
+    with db.write() as conn:
+        change_row(conn, compaction, ready(compaction), {"CQ_CLEANER_START": -1})
+
+
+@retried
+def mark_cleaned(
+    db: Database, compaction: Compaction, *, uncompacted_aborts: bool, aborted_write_ids: Collection[int] = ()
+) -> None:
+    """r→s, and what the compaction took care of is forgotten (MarkCleanedFunction).
+
+    COMPLETED_TXN_COMPONENTS of the object go up to the row's highest write id; without a partition those of all
+    partitions. TXN_COMPONENTS of aborted transactions go up to it as well, unless uncompacted_aborts says that some of
+    their rows are still in files: then only aborted_write_ids, whose directories were removed (HIVE-25502).
+    """
+    with db.write() as conn:
+        retire(conn, compaction, ready(compaction), state=CompactionState.SUCCEEDED, end=db.now(conn), message=None)
+        _drop_abort_retry(conn, compaction.table, compaction.partition)
+        if compaction.highest_write_id is None:
+            return
+        completed = COMPLETED_TXN_COMPONENTS
+        done = delete(completed).where(
+            completed.c.CTC_DATABASE == compaction.table.database,
+            completed.c.CTC_TABLE == compaction.table.table,
+            completed.c.CTC_WRITEID <= compaction.highest_write_id,
+        )
+        if compaction.partition is not None:
+            done = done.where(completed.c.CTC_PARTITION == compaction.partition)
+        conn.execute(done)
+        _forget_aborts(
+            conn,
+            compaction.table,
+            compaction.partition,
+            highest_write_id=None if uncompacted_aborts else compaction.highest_write_id,
+            write_ids=aborted_write_ids,
+        )
+
+
+@retried
+def cleaner_retry(db: Database, compaction: Compaction, *, retention_ms: int, message: str) -> None:
+    """Cleaning failed: the row comes up again retention_ms after the attempt (setCleanerRetryRetentionTimeOnError)."""
+    values = {"CQ_RETRY_RETENTION": retention_ms, "CQ_ERROR_MESSAGE": message}
+    with db.write() as conn:
+        change_row(conn, compaction, ready(compaction), values)
+
+
+@retried
+def refuse_cleaning(db: Database, compaction: Compaction, reason: str) -> None:
+    """r→c: the table forbids cleaning (no_cleanup); the files stay (markRefused)."""
+    with db.write() as conn:
+        end = db.now(conn)
+        retire(conn, compaction, ready(compaction), state=CompactionState.REFUSED, end=end, message=reason)
+
+
+@retried
+def fail_ready(db: Database, compaction: Compaction, message: str) -> None:
+    """r→f: too many attempts, or the compaction's transaction is aborted; the files stay (markFailed)."""
+    with db.write() as conn:
+        end = db.now(conn)
+        retire(conn, compaction, ready(compaction), state=CompactionState.FAILED, end=end, message=message)
+
+
+@retried
+def mark_aborts_cleaned(
+    db: Database,
+    table: TableName,
+    partition: str | None,
+    *,
+    highest_write_id: int,
+    uncompacted_aborts: bool,
+    aborted_write_ids: Collection[int] = (),
+) -> int:
+    """Forget the aborted writes of an object whose directories were removed without a compaction; how many.
+
+    highest_write_id, uncompacted_aborts, aborted_write_ids: as `mark_cleaned`. A retry row of the object goes too.
+    """
+    with db.write() as conn:
+        _drop_abort_retry(conn, table, partition)
+        highest = None if uncompacted_aborts else highest_write_id
+        return _forget_aborts(conn, table, partition, highest_write_id=highest, write_ids=aborted_write_ids)
+
+
+@retried
+def retry_aborts(db: Database, table: TableName, partition: str | None, *, retention_ms: int, message: str) -> None:
+    """Removing an object's aborted directories failed: `aborted_objects` keeps it back for retention_ms.
+
+    The note is a row of type c in the queue, one an object (setCleanerRetryRetentionTimeOnError).
+    """
+    with db.write() as conn:
+        compaction_id = next_compaction_id(conn)
+        _drop_abort_retry(conn, table, partition)
+        conn.execute(
+            insert(COMPACTION_QUEUE).values(
+                CQ_ID=compaction_id,
+                CQ_DATABASE=table.database,
+                CQ_TABLE=table.table,
+                CQ_PARTITION=partition,
+                CQ_TYPE=CompactionType.ABORT_TXN_CLEANUP,
+                CQ_STATE=CompactionState.READY_FOR_CLEANING,
+                CQ_RETRY_RETENTION=retention_ms,
+                CQ_ERROR_MESSAGE=message,
+                CQ_COMMIT_TIME=db.now(conn),
+            )
+        )
+
+
+def _oldest_of_each_object(*, now: int, retention_ms: int) -> Select[Any]:
+    """Rows r with the smallest highest write id of their object, by id, with the state of their transaction.
+
+    now: epoch ms. Hive counts the retry retention from the publication alone, so that an old row uses up its attempts
+    at once; here it counts from the last attempt too.
+    """
+    queue = COMPACTION_QUEUE
+    last_retry_due = now - queue.c.CQ_RETRY_RETENTION
+    due = and_(
+        queue.c.CQ_STATE == CompactionState.READY_FOR_CLEANING,
+        queue.c.CQ_TYPE != CompactionType.ABORT_TXN_CLEANUP,
+        or_(queue.c.CQ_COMMIT_TIME <= last_retry_due - retention_ms, queue.c.CQ_COMMIT_TIME.is_(None)),
+        func.coalesce(queue.c.CQ_CLEANER_START, -1) <= last_retry_due,
+    )
+    highest = func.coalesce(queue.c.CQ_HIGHEST_WRITE_ID, 0)
+    in_object = (queue.c.CQ_DATABASE, queue.c.CQ_TABLE, queue.c.CQ_PARTITION)
+    first = select(func.min(highest).label("LOWEST"), *in_object).where(due).group_by(*in_object).subquery()
+    same_object = and_(
+        queue.c.CQ_DATABASE == first.c.CQ_DATABASE,
+        queue.c.CQ_TABLE == first.c.CQ_TABLE,
+        queue.c.CQ_PARTITION.is_not_distinct_from(first.c.CQ_PARTITION),
+        highest == first.c.LOWEST,
+    )
+    return (
+        queue_rows()
+        .add_columns(TXNS.c.TXN_STATE)
+        .join(first, same_object)
+        .outerjoin(TXNS, TXNS.c.TXN_ID == queue.c.CQ_TXN_ID)
+        .where(due)
+        .order_by(queue.c.CQ_ID)
+    )
+
+
+def _drop_abort_retry(conn: Connection, table: TableName, partition: str | None) -> None:
+    """Whatever cleaned the object, the next attempt on its aborted writes starts afresh (MarkCleanedFunction)."""
+    conn.execute(
+        delete(COMPACTION_QUEUE).where(
+            object_is(COMPACTION_QUEUE, "CQ", table, partition),
+            COMPACTION_QUEUE.c.CQ_TYPE == CompactionType.ABORT_TXN_CLEANUP,
+        )
+    )
+
+
+def _forget_aborts(
+    conn: Connection,
+    table: TableName,
+    partition: str | None,
+    *,
+    highest_write_id: int | None,
+    write_ids: Collection[int],
+) -> int:
+    """Delete components of aborted transactions of exactly this object; how many (removeTxnComponents).
+
+    Up to highest_write_id; None: only those of write_ids. Hive's newest line lets a row without a partition delete the
+    components of every partition; we do not, for nobody looked into those partitions' directories (I8). Nor do those of
+    aborted compactions go: their worker may still be writing, and without the component its output would count as
+    committed one day (`abandoned`).
+    """
+    components = TXN_COMPONENTS
+    aborted = delete(components).where(
+        object_is(components, "TC", table, partition),
+        components.c.TC_OPERATION_TYPE != Operation.COMPACT,
+        components.c.TC_TXNID.in_(select(TXNS.c.TXN_ID).where(TXNS.c.TXN_STATE == TxnState.ABORTED)),
+    )
+    if highest_write_id is not None:
+        return conn.execute(aborted.where(components.c.TC_WRITEID <= highest_write_id)).rowcount
+    ids = sorted(write_ids)
+    batches = (ids[start : start + _IDS_PER_STATEMENT] for start in range(0, len(ids), _IDS_PER_STATEMENT))
+    return sum(conn.execute(aborted.where(components.c.TC_WRITEID.in_(batch))).rowcount for batch in batches)
