@@ -24,7 +24,7 @@ from compactor.service.loop import CycleStatus
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-JSON: Final = [("Content-Type", "application/json; charset=utf-8")]
+JSON: Final = ("Content-Type", "application/json; charset=utf-8")
 
 _log = structlog.get_logger(__name__)
 
@@ -105,7 +105,7 @@ class StatusServer:
             },
             **({"problems": problems} if problems else {}),
         }
-        start_response("503 Service Unavailable" if problems else "200 OK", JSON)
+        start_response("503 Service Unavailable" if problems else "200 OK", [JSON])
         return [json.dumps(body).encode()]
 
 
@@ -115,7 +115,7 @@ def _stuck(role: CycleStatus) -> str:
 
 
 def _not_found(_environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-    start_response("404 Not Found", JSON)
+    start_response("404 Not Found", [JSON])
     return [b'{"error": "not found", "pages": ["/metrics", "/healthz"]}']
 
 
