@@ -44,14 +44,16 @@ from compactor.errors import (
 from compactor.jobs.compaction import JobRunner
 from compactor.jobs.planner import CompactionTarget, plan, survey
 from compactor.jobs.verify import verify_output
-from compactor.metastore import catalog, locks, queue, txns, writeids
+from compactor.metastore import catalog, locks, queue, snapshots, txns, writeids
 from compactor.metastore.compaction import Compaction, CompactionType
+from compactor.metastore.components import Operation
 from compactor.metastore.database import Database
 from compactor.orc.compression import compression_kind
 from compactor.orc.rewrite import ItemResult
 from compactor.service.heartbeat import Heartbeat
 from compactor.service.metrics import Metrics
 from compactor.service.signals import StopRequest
+from compactor.service.targets import compaction_target
 from compactor.settings import Settings
 
 _log = structlog.get_logger(__name__)
@@ -240,22 +242,13 @@ class Worker:
         """The claim's table or partition, or why it cannot be compacted."""
         try:
             table = catalog.get_table(self._db, claim.table)
-            partition = catalog.get_partition(self._db, claim.table, claim.partition) if claim.partition else None
+            reason = _why_not(claim, table)
+            if reason:
+                return Refusal(reason=reason, leftovers=False)
+            target = compaction_target(self._db, table, claim.partition)
         except NoSuchObject as error:
             return Refusal(reason=error.message, leftovers=False)
-        reason = _why_not(claim, table)
-        if reason:
-            return Refusal(reason=reason, leftovers=False)
         depth = Depth.MAJOR if claim.type is CompactionType.MAJOR else Depth.MINOR
-        place = partition or table
-        target = CompactionTarget(
-            name=claim.object_name,
-            location=place.location,
-            columns=tuple((c.name, c.type) for c in table.columns),
-            input_format=table.input_format,
-            full_acid=table.is_full_acid,
-            bucketed=bool(table.bucket_columns),
-        )
         return target, depth, compression_kind(table.parameters.get("orc.compress", "ZLIB"))
 
     def _open_transaction(self, claim: Compaction) -> int:
@@ -281,19 +274,20 @@ class Worker:
                     database=work.claim.table.database,
                     table=work.claim.table.table,
                     partition=work.claim.partition,
-                    operation=locks.Operation.SELECT,
+                    operation=Operation.SELECT,
                 ),
             ),
         )
         response = locks.acquire(self._db, request)
         if response.state is not locks.LockState.ACQUIRED:
+            holder = f" by transaction {response.blocked_by.txn_id}" if response.blocked_by is not None else ""
             raise LockNotAcquired(
-                f"{work.claim.object_name} is locked by transaction {response.blocked_by}",
+                f"{work.claim.object_name} is locked{holder}",
                 hint="request the compaction again when the lock is released",
             )
 
     def _record_snapshot(self, work: _Work) -> Snapshot:
-        valid = txns.valid_txn_list_for_compactor(self._db, work.txn_id)
+        valid = snapshots.valid_txn_list_for_compactor(self._db, work.txn_id)
         ids = writeids.valid_write_ids(self._db, work.claim.table, valid).for_compaction()
         queue.record_snapshot(self._db, work.claim, txn_id=work.txn_id, highest_write_id=ids.high_water)
         return Snapshot(txns=valid, write_ids=ids)

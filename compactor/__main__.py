@@ -1,0 +1,7 @@
+"""`python -m compactor`."""
+
+from __future__ import annotations
+
+from compactor.cli import main
+
+main()

@@ -1,0 +1,235 @@
+"""The command line.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 refused (there was nothing to compact).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from compactor.acid.partition_name import partition_values
+from compactor.cli import show, trigger
+from compactor.cli.daemon import Mode, Role, run_roles
+from compactor.cli.installation import VERSION, Installation, Options
+from compactor.errors import CompactorError, ConfigError, UsageError
+from compactor.metastore import history
+from compactor.metastore.catalog import TableName
+from compactor.metastore.compaction import CompactionState, CompactionType
+from compactor.metastore.schema import InitOutcome, init_db
+from compactor.service.requests import WAIT_TIMEOUT_S, Wish
+
+USAGE_ERROR = 2
+
+app = typer.Typer(
+    name="compactor",
+    help="Compacts Hive ACID tables with Spark, beside Hive and Trino or without them.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+show_app = typer.Typer(help="List compactions, transactions, locks or tables.", no_args_is_help=True)
+app.add_typer(show_app, name="show")
+
+Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings; default ./compactor.toml.")]
+HiveSite = Annotated[Path | None, typer.Option("--hive-site", metavar="FILE", help="An existing hive-site.xml.")]
+Assign = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="One setting, e.g. worker.threads=2.")
+]
+Once = Annotated[bool, typer.Option("--once", help="One cycle, then end.")]
+UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when nothing is queued, working or deletable.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def _installation(config: Path | None, hive_site: Path | None, assign: list[str] | None) -> Installation:
+    return Installation(Options(config=config, hive_site=hive_site, assignments=tuple(assign or ())))
+
+
+def _console() -> Console:
+    return Console(soft_wrap=not sys.stdout.isatty())
+
+
+def _mode(once: bool, until_idle: bool) -> Mode:
+    if once and until_idle:
+        raise UsageError("--once and --until-idle exclude each other")
+    return Mode.ONCE if once else Mode.UNTIL_IDLE if until_idle else Mode.FOREVER
+
+
+@app.command("init-db")
+def init_db_command(config: Config = None, hive_site: HiveSite = None, assign: Assign = None) -> None:
+    """Create Hive's tables in an empty database. Doing it twice changes nothing."""
+    installation = _installation(config, hive_site, assign)
+    outcome = init_db(installation.unchecked_database, warehouse=installation.settings.warehouse)
+    text = "created" if outcome is InitOutcome.CREATED else "was there already"
+    url = installation.unchecked_database.engine.url.render_as_string(hide_password=True)
+    _console().print(f"The metastore {text}: {url}", highlight=False)
+
+
+@app.command("run")
+def run_command(
+    once: Once = False,
+    until_idle: UntilIdle = False,
+    config: Config = None,
+    hive_site: HiveSite = None,
+    assign: Assign = None,
+) -> None:
+    """Run every role that the settings turn on, in one process."""
+    installation = _installation(config, hive_site, assign)
+    settings = installation.settings
+    wanted = {
+        Role.INITIATOR: settings.initiator.on,
+        Role.WORKER: settings.worker.threads > 0,
+        Role.CLEANER: settings.cleaner.on,
+        Role.HOUSEKEEPER: settings.housekeeper.on,
+    }
+    raise typer.Exit(run_roles(installation, [r for r, on in wanted.items() if on], _mode(once, until_idle)))
+
+
+def _role_command(role: Role, text: str) -> None:
+    @app.command(role.value, help=text)
+    def command(
+        once: Once = False,
+        until_idle: UntilIdle = False,
+        config: Config = None,
+        hive_site: HiveSite = None,
+        assign: Assign = None,
+    ) -> None:
+        installation = _installation(config, hive_site, assign)
+        raise typer.Exit(run_roles(installation, [role], _mode(once, until_idle)))
+
+
+_role_command(Role.INITIATOR, "Find tables and partitions that need a compaction, and queue them.")
+_role_command(Role.WORKER, "Take compactions from the queue and carry them out with Spark.")
+_role_command(Role.CLEANER, "Remove what compactions replaced, once no reader needs it.")
+_role_command(Role.HOUSEKEEPER, "Time out dead transactions and keep the metastore's tables short.")
+
+
+@app.command("compact")
+def compact_command(
+    table: Annotated[str, typer.Argument(metavar="DB.TABLE")],
+    partition: Annotated[str, typer.Option(metavar="p=x/q=y", help="Which partition; values escaped as in Hive.")] = "",
+    kind: Annotated[str, typer.Option("--type", metavar="minor|major|rebalance", help="How deep.")] = "major",
+    wait: Annotated[bool, typer.Option("--wait", help="Stay until it is done.")] = False,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Longest time to wait.")] = WAIT_TIMEOUT_S,
+    pool: Annotated[str | None, typer.Option(help="Queue it for the workers of this pool.")] = None,
+    config: Config = None,
+    hive_site: HiveSite = None,
+    assign: Assign = None,
+) -> None:
+    """Ask for a compaction of a table or partition."""
+    kinds = {k.name.lower(): k for k in (CompactionType.MINOR, CompactionType.MAJOR, CompactionType.REBALANCE)}
+    if kind not in kinds:
+        raise UsageError(f"--type {kind!r} is none of {', '.join(kinds)}")
+    wish = Wish(
+        table=TableName.parse(table),
+        type=kinds[kind],
+        partition=partition_values(partition) if partition else {},
+        pool=pool,
+    )
+    installation = _installation(config, hive_site, assign)
+    raise typer.Exit(trigger.trigger(installation, _console(), wish, wait=wait, timeout_s=timeout))
+
+
+@app.command("sql")
+def sql_command(
+    statements: Annotated[str | None, typer.Argument(metavar="STATEMENTS")] = None,
+    file: Annotated[str | None, typer.Option("-f", "--file", metavar="FILE", help="'-' is standard input.")] = None,
+    as_json: AsJson = False,
+    config: Config = None,
+    hive_site: HiveSite = None,
+    assign: Assign = None,
+) -> None:
+    """Run ALTER TABLE … COMPACT and SHOW COMPACTIONS; without statements, a prompt."""
+    if statements is not None and file is not None:
+        raise UsageError("give statements or a file, not both")
+    installation = _installation(config, hive_site, assign)
+    text = trigger.read_statements(file) if file is not None else statements
+    if text is None:
+        raise typer.Exit(trigger.sql_prompt(installation, _console()))
+    raise typer.Exit(trigger.run_sql(installation, _console(), text, as_json=as_json))
+
+
+@app.command("plan")
+def plan_command(
+    name: Annotated[str, typer.Argument(metavar="DB.TABLE[/PARTITION]")],
+    as_json: AsJson = False,
+    config: Config = None,
+    hive_site: HiveSite = None,
+    assign: Assign = None,
+) -> None:
+    """Show what a minor and a major compaction would read and write now."""
+    installation = _installation(config, hive_site, assign)
+    raise typer.Exit(trigger.show_plan(installation, _console(), name, as_json=as_json))
+
+
+@show_app.command("compactions")
+def show_compactions_command(
+    state: Annotated[str | None, typer.Option(help="For example 'working' or 'failed'.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many rows.")] = None,
+    as_json: AsJson = False,
+    config: Config = None,
+    hive_site: HiveSite = None,
+    assign: Assign = None,
+) -> None:
+    """Queue and history, as SHOW COMPACTIONS does."""
+    states = {s.name.lower().replace("_", " "): s for s in CompactionState}
+    if state is not None and state not in states:
+        raise UsageError(f"--state {state!r} is none of {', '.join(states)}")
+    filters = history.CompactionFilter(state=states[state] if state else None)
+    rows = history.show_compactions(_installation(config, hive_site, assign).db, filters=filters, limit=limit)
+    trigger.print_compactions(_console(), rows, as_json=as_json)
+
+
+@show_app.command("transactions")
+def show_transactions_command(
+    as_json: AsJson = False, config: Config = None, hive_site: HiveSite = None, assign: Assign = None
+) -> None:
+    """Open and aborted transactions."""
+    show.show_transactions(_installation(config, hive_site, assign), _console(), as_json=as_json)
+
+
+@show_app.command("locks")
+def show_locks_command(
+    as_json: AsJson = False, config: Config = None, hive_site: HiveSite = None, assign: Assign = None
+) -> None:
+    """Locks, held and waited for."""
+    show.show_locks(_installation(config, hive_site, assign), _console(), as_json=as_json)
+
+
+@show_app.command("tables")
+def show_tables_command(
+    as_json: AsJson = False, config: Config = None, hive_site: HiveSite = None, assign: Assign = None
+) -> None:
+    """Transactional tables with what lies in their directories."""
+    show.show_tables(_installation(config, hive_site, assign), _console(), as_json=as_json)
+
+
+@app.command("version")
+def version_command() -> None:
+    """Print the version."""
+    _console().print(VERSION, highlight=False)
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Entry point of `compactor`: every error on purpose becomes one line, a hint and an exit code."""
+    try:
+        app(args=arguments, prog_name="compactor")
+        sys.exit(trigger.DONE)
+    except CompactorError as error:
+        console = Console(stderr=True, highlight=False, soft_wrap=True)
+        console.print("[bold red]error:[/] ", end="")
+        console.print(error.message, markup=False)
+        if error.hint:
+            console.print("[bold]hint:[/] ", end="")
+            console.print(error.hint, markup=False)
+        sys.exit(USAGE_ERROR if isinstance(error, UsageError | ConfigError) else trigger.FAILED)
+
+
+def role_main(role: str) -> NoReturn:
+    """Entry point of `compactor-<role>`: the role's command without its name."""
+    main([role, *sys.argv[1:]])

@@ -1,0 +1,197 @@
+"""Running roles: for ever, once, or until nothing is left to do."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import structlog
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from cleaner.housekeeper import HouseKeeper
+from cleaner.service import Cleaner
+from compactor.cli.installation import VERSION, Installation
+from compactor.errors import CompactorError
+from compactor.metastore.compaction import Compaction
+from compactor.service.http import StatusServer
+from compactor.service.logs import configure_logging
+from compactor.service.loop import CycleResult, Loop
+from compactor.service.queue_statistics import read_statistics
+from compactor.service.signals import StopRequest, stop_on_signals
+from compactor.storage.filesystem import open_location
+from compactor.worker import Outcome, WorkerResult
+from initiator.service import Initiator
+
+_log = structlog.get_logger(__name__)
+_POLL_S = 1.0
+
+
+class Role(enum.StrEnum):
+    """The four processes of an installation."""
+
+    INITIATOR = "initiator"
+    """Finds tables and partitions that need a compaction."""
+    WORKER = "worker"
+    """Carries compactions out."""
+    CLEANER = "cleaner"
+    """Removes what compactions replaced, once no reader needs it."""
+    HOUSEKEEPER = "housekeeper"
+    """Times transactions out and keeps the metastore's tables short."""
+
+
+class Mode(enum.Enum):
+    """When a command ends."""
+
+    FOREVER = "forever"
+    """On a signal."""
+    ONCE = "once"
+    """After one cycle of each role."""
+    UNTIL_IDLE = "until idle"
+    """When no cycle finds anything to do and nothing is being worked on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Duty:
+    """A role's cycle and how often it runs."""
+
+    role: Role
+    interval_s: float
+    cycle: Callable[[], CycleResult]
+    until_idle: bool = False
+
+
+def run_roles(installation: Installation, roles: Sequence[Role], mode: Mode) -> int:
+    """Run roles in this process; the exit code: 0, or 1 when a cycle or a compaction failed."""
+    settings = installation.settings
+    configure_logging(level=settings.log.level, form=settings.log.format, stream=sys.stderr)
+    for warning in settings.warnings:
+        _log.warning(warning)
+    installation.db  # noqa: B018 -- fails here and now when the database is not there
+    stop = StopRequest()
+    with stop_on_signals(stop), _progress(mode) as on_progress:
+        duties = [d for role in roles for d in _duties(installation, role, stop, on_progress)]
+        try:
+            if mode is Mode.FOREVER:
+                return _for_ever(installation, roles, duties, stop)
+            return _until(installation, duties, mode, stop)
+        finally:
+            installation.close()
+
+
+def _duties(
+    installation: Installation, role: Role, stop: StopRequest, on_progress: Callable[[Compaction, int, int], None]
+) -> Iterator[_Duty]:
+    settings, db, metrics = installation.settings, installation.db, installation.metrics
+    match role:
+        case Role.INITIATOR:
+            initiator = Initiator(
+                db=db,
+                filesystem_of=open_location,
+                settings=settings,
+                metrics=metrics,
+                host=installation.host,
+                version=VERSION,
+            )
+            yield _Duty(role=role, interval_s=settings.initiator.interval_s, cycle=initiator.run_once)
+        case Role.WORKER:
+            for _ in range(settings.worker.threads):
+                worker = installation.worker(stop, on_progress)
+                yield _Duty(role=role, interval_s=settings.worker.sleep_s, cycle=worker.run_once, until_idle=True)
+        case Role.CLEANER:
+            cleaner = Cleaner(
+                db=db, filesystem_of=open_location, settings=settings, metrics=metrics, host=installation.host
+            )
+            yield _Duty(role=role, interval_s=settings.cleaner.interval_s, cycle=cleaner.run_once)
+        case Role.HOUSEKEEPER:
+            keeper = HouseKeeper(db=db, settings=settings, metrics=metrics)
+            yield _Duty(role=role, interval_s=settings.housekeeper.interval_s, cycle=keeper.run_once)
+
+
+def _for_ever(installation: Installation, roles: Sequence[Role], duties: Sequence[_Duty], stop: StopRequest) -> int:
+    settings, metrics = installation.settings, installation.metrics
+    loop = Loop(metrics=metrics)
+    for duty in duties:
+        loop.every(duty.interval_s, duty.role.value, duty.cycle, until_idle=duty.until_idle)
+    metrics.watch(
+        lambda: read_statistics(
+            installation.db,
+            top=settings.metrics.delta_metrics_cache,
+            delta_threshold=settings.metrics.delta_metrics_threshold,
+            obsolete_delta_threshold=settings.metrics.obsolete_delta_metrics_threshold,
+        ),
+        interval_s=settings.metrics.interval_s,
+    )
+    server: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    if settings.metrics.on:
+        server = StatusServer(
+            host=settings.metrics.host,
+            port=settings.metrics.port,
+            registry=metrics.registry,
+            roles=loop.status,
+            ping=installation.db.is_initialised,
+        )
+    for role in roles:
+        metrics.role_up.labels(role.value).set(1)
+    with server:
+        _log.info("running", roles=[r.value for r in roles], version=VERSION)
+        loop.run_until(stop)
+    _log.info("stopped")
+    return 0
+
+
+def _until(installation: Installation, duties: Sequence[_Duty], mode: Mode, stop: StopRequest) -> int:
+    """One cycle each, or cycles until idle; every error is logged, and the exit code remembers it."""
+    failed = False
+    while not stop.draining.is_set():
+        busy = False
+        for duty in duties:
+            if stop.draining.is_set():
+                break
+            try:
+                result = duty.cycle()
+            except CompactorError as error:
+                _log.error("cycle failed", role=duty.role.value, error=error.message, hint=error.hint)
+                return 1
+            if result.did_anything:
+                _log.info(result.describe(), role=duty.role.value)
+            busy = busy or result.did_anything
+            failed = failed or (isinstance(result, WorkerResult) and result.outcome is Outcome.FAILED)
+        if mode is Mode.ONCE:
+            break
+        if not busy:
+            if not _others_work(installation, duties):
+                break
+            stop.wait(_POLL_S)
+    return 1 if failed else 0
+
+
+def _others_work(installation: Installation, duties: Sequence[_Duty]) -> bool:
+    """Another process is compacting: what it publishes may still be ours to clean."""
+    if not any(d.role is Role.CLEANER for d in duties):
+        return False
+    statistics = read_statistics(installation.db, top=0, delta_threshold=0, obsolete_delta_threshold=0)
+    return statistics.compactions.get("working", 0) > 0
+
+
+@contextlib.contextmanager
+def _progress(mode: Mode) -> Iterator[Callable[[Compaction, int, int], None]]:
+    """A bar for each running job when a person watches; nothing otherwise."""
+    console = Console(stderr=True)
+    if not console.is_terminal or mode is Mode.FOREVER:
+        yield lambda *_: None
+        return
+    bars: dict[int, TaskID] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+
+        def show(compaction: Compaction, done: int, total: int) -> None:
+            if compaction.id not in bars:
+                text = f"{compaction.type.name.lower()} {compaction.object_name}"
+                bars[compaction.id] = progress.add_task(text, total=total)
+            progress.update(bars[compaction.id], completed=done, total=total, visible=done < total)
+
+        yield show

@@ -1,0 +1,97 @@
+"""The composition root: settings, database, metrics and roles of one process, wired once."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from compactor.config import load_settings
+from compactor.errors import ConfigError, NotInitialised
+from compactor.jobs.compaction import SparkJobRunner
+from compactor.jobs.session import SparkSessions
+from compactor.metastore.compaction import Compaction
+from compactor.metastore.database import Database
+from compactor.service.metrics import Metrics
+from compactor.service.signals import StopRequest
+from compactor.settings import Settings
+from compactor.worker import Worker
+
+VERSION = importlib.metadata.version("hive-compactor")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What every command takes: `--config`, `--hive-site`, `--set name=value`."""
+
+    config: Path | None
+    hive_site: Path | None
+    assignments: tuple[str, ...]
+
+    def overrides(self) -> dict[str, object]:
+        pairs = [a.partition("=") for a in self.assignments]
+        for name, equals, _ in pairs:
+            if not equals or not name:
+                raise ConfigError(f"--set {name!r} is no assignment", hint="for example --set worker.threads=2")
+        return {name.strip(): value for name, _, value in pairs}
+
+
+class Installation:
+    """Everything a command needs; parts are made when first used."""
+
+    def __init__(self, options: Options, environ: Mapping[str, str] = os.environ) -> None:
+        self.settings: Settings = load_settings(
+            config=options.config, hive_site=options.hive_site, environ=environ, overrides=options.overrides()
+        )
+        # A '-' would end the host name where SHOW COMPACTIONS splits worker and initiator ids.
+        self.host = socket.gethostname().replace("-", "_")
+        self.user = environ.get("USER") or environ.get("LOGNAME") or "compactor"
+        self.metrics = Metrics(version=VERSION)
+
+    @cached_property
+    def unchecked_database(self) -> Database:
+        """The database, whatever is in it."""
+        return Database.connect(self.settings.database_url)
+
+    @cached_property
+    def db(self) -> Database:
+        """The database; NotInitialised when Hive's tables are not there."""
+        if not self.unchecked_database.is_initialised():
+            raise NotInitialised("the metastore database has no transaction tables")
+        return self.unchecked_database
+
+    @cached_property
+    def sessions(self) -> SparkSessions:
+        spark = self.settings.spark
+        conf = dict(spark.conf)
+        if self.settings.worker.job_queue:
+            conf.setdefault("spark.yarn.queue", self.settings.worker.job_queue)
+            conf.setdefault("spark.scheduler.pool", self.settings.worker.job_queue)
+        return SparkSessions(
+            master=spark.master,
+            app_name=spark.app_name,
+            driver_memory=spark.driver_memory,
+            conf=conf,
+            cache=Path.home() / ".cache" / "hive-compactor",
+        )
+
+    def worker(self, stop: StopRequest, on_progress: Callable[[Compaction, int, int], None]) -> Worker:
+        return Worker(
+            db=self.db,
+            runner=SparkJobRunner(self.sessions),
+            settings=self.settings,
+            metrics=self.metrics,
+            host=self.host,
+            version=VERSION,
+            stop=stop,
+            on_progress=on_progress,
+        )
+
+    def close(self) -> None:
+        if "sessions" in self.__dict__:
+            self.sessions.stop()
+        self.unchecked_database.dispose()

@@ -1,0 +1,114 @@
+"""`compactor show transactions|locks|tables`: what the metastore and the file system say now."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from compactor.acid.directory import Snapshot, directory_state
+from compactor.cli.installation import Installation
+from compactor.cli.render import duration, instant, print_json, size, table, words
+from compactor.errors import FormatError, StorageError
+from compactor.metastore import catalog, locks, snapshots, txns, writeids
+from compactor.metastore.catalog import TableName
+from compactor.storage.filesystem import open_location
+
+
+def show_transactions(installation: Installation, console: Console, *, as_json: bool) -> None:
+    rows = txns.show_transactions(installation.db)
+    if as_json:
+        print_json(console, rows)
+        return
+    with installation.db.read() as conn:
+        now = installation.db.now(conn)
+    made = table("Transactions", "id", "state", "type", "started (UTC)", "last heartbeat", "user", "host", "agent")
+    for row in rows:
+        made.add_row(
+            str(row.id),
+            words(row.state),
+            words(row.kind),
+            instant(row.started),
+            f"{duration(now - row.last_heartbeat)} ago",
+            row.user,
+            row.host,
+            row.agent_info,
+        )
+    console.print(made)
+
+
+def show_locks(installation: Installation, console: Console, *, as_json: bool) -> None:
+    rows = locks.show_locks(installation.db)
+    if as_json:
+        print_json(console, rows)
+        return
+    made = table(
+        "Locks", "id", "object", "type", "state", "transaction", "blocked by", "user", "host", "acquired (UTC)"
+    )
+    for row in rows:
+        place = "/".join(p for p in (f"{row.database}.{row.table}" if row.table else row.database, row.partition) if p)
+        made.add_row(
+            f"{row.lock_id}.{row.component}",
+            place,
+            words(row.type),
+            words(row.state),
+            str(row.txn_id or ""),
+            "" if row.blocked_by is None else f"{row.blocked_by[0]}.{row.blocked_by[1]}",
+            row.user,
+            row.host,
+            instant(row.acquired_at),
+        )
+    console.print(made)
+
+
+def show_tables(installation: Installation, console: Console, *, as_json: bool) -> None:
+    """Transactional tables and partitions with what lies in their directories."""
+    rows = [row for name in catalog.list_tables(installation.db) for row in _places(installation, name)]
+    if as_json:
+        print_json(console, rows)
+        return
+    right = ["base", "deltas", "delete deltas", "files", "size", "obsolete"]
+    made = table("Tables", "table", "kind", *right, "problem", right=right)
+    for row in rows:
+        made.add_row(
+            str(row["object"]),
+            str(row["kind"]),
+            *(str(row[c]) for c in ("base", "deltas", "delete_deltas", "files")),
+            size(float(str(row["bytes"]))),
+            str(row["obsolete"]),
+            str(row["problem"]),
+        )
+    console.print(made)
+
+
+def _places(installation: Installation, name: TableName) -> list[dict[str, object]]:
+    found = catalog.get_table(installation.db, name)
+    if not found.is_transactional or found.location is None:
+        return []
+    places = (
+        [(f"{name}/{p.name}", p.location) for p in catalog.list_partitions(installation.db, name)]
+        if found.is_partitioned
+        else [(str(name), found.location)]
+    )
+    valid = snapshots.valid_txn_list(installation.db)
+    snapshot = Snapshot(txns=valid, write_ids=writeids.valid_write_ids(installation.db, name, valid))
+    kind = "full ACID" if found.is_full_acid else "insert-only"
+    return [{"object": text, "kind": kind, "location": where, **_contents(where, snapshot)} for text, where in places]
+
+
+def _contents(location: str, snapshot: Snapshot) -> dict[str, object]:
+    """Counts of a location; a problem is shown in its row, not instead of the other rows."""
+    counts: dict[str, object] = dict.fromkeys(("deltas", "delete_deltas", "files", "bytes", "obsolete"), 0)
+    try:
+        fs, root = open_location(location)
+        listing = fs.listing(root)
+        state = directory_state(listing, snapshot)
+    except (StorageError, FormatError) as error:
+        return {**counts, "base": "", "problem": error.message}
+    return {
+        "base": state.base.write_id if state.base is not None else "",
+        "deltas": len(state.insert_deltas),
+        "delete_deltas": len(state.delete_deltas),
+        "files": len(listing.files),
+        "bytes": sum(f.size for f in listing.files),
+        "obsolete": len(state.obsolete) + len(state.aborted),
+        "problem": "",
+    }

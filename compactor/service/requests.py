@@ -1,0 +1,98 @@
+"""Asking for a compaction and waiting for it: the one path behind the command line, SQL and Python.
+
+Sources: Hive `AlterTableCompactOperation` (AND WAIT polls with a doubling pause), HIVE-27598.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from compactor.errors import NoSuchObject, UsageError
+from compactor.metastore import catalog, history, queue
+from compactor.metastore.catalog import TableName
+from compactor.metastore.compaction import Compaction, CompactionRequest, CompactionState, CompactionType
+from compactor.metastore.database import Database
+from compactor.metastore.queue import RequestOutcome
+
+WAIT_TIMEOUT_S = 300.0
+"""hive.compactor.wait.timeout."""
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 5.0
+_PENDING = frozenset({CompactionState.INITIATED, CompactionState.WORKING})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What a user asks for. partition: column → value, empty for an unpartitioned table."""
+
+    table: TableName
+    type: CompactionType
+    partition: Mapping[str, str] = field(default_factory=dict)
+    pool: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    buckets: int | None = None
+    order_by: str | None = None
+
+
+def request(db: Database, wish: Wish, *, host: str, version: str) -> RequestOutcome:
+    """Queue a wish after checking that its object exists and can be compacted.
+
+    Raises NoSuchObject, UsageError (not transactional, partition missing or not wanted).
+    """
+    table = catalog.get_table(db, wish.table)
+    if not table.is_transactional:
+        raise UsageError(f"{wish.table} is not transactional", hint="only ACID tables have deltas to compact")
+    if table.is_partitioned and not wish.partition:
+        raise UsageError(
+            f"{wish.table} is partitioned by {', '.join(c.name for c in table.partition_columns)}",
+            hint="name one partition; the initiator finds by itself which ones need it",
+        )
+    partition = catalog.find_partition(db, wish.table, dict(wish.partition)).name if wish.partition else None
+    return queue.request_compaction(
+        db,
+        CompactionRequest(
+            table=wish.table,
+            type=wish.type,
+            partition=partition,
+            pool=wish.pool or table.parameters.get("hive.compactor.worker.pool"),
+            initiator_id=f"{host}-manual",
+            initiator_version=version,
+            properties=wish.properties,
+            buckets=wish.buckets,
+            order_by=wish.order_by,
+        ),
+    )
+
+
+def find(db: Database, compaction_id: int) -> Compaction:
+    """The row of a compaction, wherever it is by now; NoSuchObject when the history has forgotten it."""
+    rows = history.show_compactions(db, filters=history.CompactionFilter(id=compaction_id))
+    if not rows:
+        raise NoSuchObject(f"compaction {compaction_id} is unknown", hint="the history keeps only the last ones")
+    return rows[0]
+
+
+def wait_for(
+    db: Database,
+    compaction_id: int,
+    *,
+    pause: Callable[[float], bool],
+    timeout_s: float = WAIT_TIMEOUT_S,
+    on_change: Callable[[Compaction], None] = lambda _: None,
+) -> Compaction:
+    """Poll until the compaction is neither initiated nor working, or the time is over; its last state.
+
+    pause: sleeps, True when waiting should end early. on_change: called with every look at the row.
+    """
+    waited, step = 0.0, _FIRST_PAUSE_S
+    while True:
+        row = find(db, compaction_id)
+        on_change(row)
+        if row.state not in _PENDING or waited >= timeout_s:
+            return row
+        step = min(step, timeout_s - waited)
+        if pause(step):
+            return row
+        waited += step
+        step = min(step * 2, _LONGEST_PAUSE_S)

@@ -1,0 +1,32 @@
+"""From names in the catalogue to what the planner needs to know of a table or partition."""
+
+from __future__ import annotations
+
+from compactor.errors import NoSuchObject
+from compactor.jobs.planner import CompactionTarget
+from compactor.metastore import catalog
+from compactor.metastore.catalog import Table
+from compactor.metastore.database import Database
+
+
+def compaction_target(db: Database, table: Table, partition: str | None) -> CompactionTarget:
+    """The target of a compaction of `table`, or of its partition named in Hive's form.
+
+    Files are matched to the table's columns, not to the partition's, which may lag behind after ALTER TABLE: what was
+    written since has the table's. Raises NoSuchObject for an unknown partition and for a view.
+    """
+    place = table.location
+    name = str(table.name)
+    if partition is not None:
+        found = catalog.get_partition(db, table.name, partition)
+        place, name = found.location, f"{table.name}/{found.name}"
+    if place is None or table.input_format is None:
+        raise NoSuchObject(f"{table.name} is a {table.type} and holds no files")
+    return CompactionTarget(
+        name=name,
+        location=place,
+        columns=tuple((c.name, c.type) for c in table.columns),
+        input_format=table.input_format,
+        full_acid=table.is_full_acid,
+        bucketed=bool(table.bucket_columns),
+    )
