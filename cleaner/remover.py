@@ -51,9 +51,7 @@ def remove(filesystem: FileSystem, path: str, doomed: Iterable[Doomed], *, locat
             filesystem.delete_directory(target)
         else:
             filesystem.delete_file(target)
-    return Removed(
-        entries=len(entries), files=sum(len(e.files) for e in entries), bytes=sum(e.bytes for e in entries)
-    )
+    return Removed(entries=len(entries), files=sum(len(e.files) for e in entries), bytes=sum(e.bytes for e in entries))
 
 
 def is_local(location: str) -> bool:

@@ -131,10 +131,9 @@ class Measurements:
 
 def eligible(facts: ObjectFacts, *, has_old_abort: bool = False) -> Skip | None:
     """None when the object may be compacted automatically (isEligibleForCompaction)."""
-    if REPLICATION_PENDING in facts.database_parameters and _is_true(facts.database_parameters[REPLICATION_PENDING]):
-        return Skip(reason=f"the database waits for its first incremental replication ({REPLICATION_PENDING})")
-    if REPLICATION_PENDING in facts.table_parameters and _is_true(facts.table_parameters[REPLICATION_PENDING]):
-        return Skip(reason=f"the table waits for its first incremental replication ({REPLICATION_PENDING})")
+    for owner, parameters in (("database", facts.database_parameters), ("table", facts.table_parameters)):
+        if _is_true(parameters.get(REPLICATION_PENDING, "")):
+            return Skip(reason=f"the {owner} waits for its first incremental replication ({REPLICATION_PENDING})")
     if not facts.transactional:
         return Skip(reason="the table is not transactional")
     if forbidden := _no_auto_compaction(facts):

@@ -59,7 +59,8 @@ def abandoned_compactions(db: Database) -> list[AbandonedCompaction]:
 @retried
 def forget_abandoned(db: Database, txn_id: int) -> int:
     """Its output is gone for good: drop what kept the aborted compaction known; how many rows went."""
-    aborted = select(TXNS.c.TXN_ID).where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == "a")
+    txns = TXNS.c
+    aborted = select(txns.TXN_ID).where(txns.TXN_ID == txn_id, txns.TXN_STATE == "a")
     with db.write() as conn:
         return conn.execute(
             delete(TXN_COMPONENTS).where(

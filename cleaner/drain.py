@@ -1,0 +1,82 @@
+"""May a compaction's old files go yet, and if not, who holds them (I5).
+
+A file may go when no reader that opened before the publication can still need it: every transaction with an id up to
+and including NEXT_TXN_ID has finished, except those that declared to read other tables only. Hive asks for ids below
+the oldest open one and so lets a reader slip through whose id equals NEXT_TXN_ID. A row always says who holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from compactor.acid.snapshot import ValidTxnList
+from compactor.metastore.compaction import Compaction, CompactionState, CompactionType
+from compactor.metastore.database import Database
+from compactor.metastore.history import CompactionFilter, show_compactions
+from compactor.metastore.holders import Blocker, oldest_unfinished_at_or_below
+from compactor.metastore.txns import TxnState, transaction_state
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drained:
+    """Nobody needs the old files. up_to: highest transaction id that the snapshot for cleaning may see."""
+
+    up_to: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldBy:
+    """The old files have to stay for now. blocker: the transaction that holds them, None when it is something else."""
+
+    compaction: Compaction
+    reason: str
+    blocker: Blocker | None = None
+
+
+def drained(db: Database, compaction: Compaction, txns: ValidTxnList) -> Drained | HeldBy:
+    """Whether the files that a published compaction replaced may be removed.
+
+    txns: the transactions as they were a moment ago. A row without NEXT_TXN_ID, as Hive 4.0.1 leaves after a rebalance,
+    was published at an unknown moment before that one, so every transaction of it counts.
+    """
+    if compaction.txn_id is not None and transaction_state(db, compaction.txn_id) is TxnState.OPEN:
+        return HeldBy(compaction=compaction, reason=f"its own transaction {compaction.txn_id} has not ended")
+    up_to = compaction.next_txn_id if compaction.next_txn_id is not None else txns.high_water
+    blocker = oldest_unfinished_at_or_below(db, up_to, compaction.table)
+    if blocker is None:
+        return Drained(up_to=up_to)
+    return _held_by(compaction, blocker)
+
+
+def held(db: Database, due: Collection[Compaction], txns: ValidTxnList) -> list[HeldBy]:
+    """Every row that waits for cleaning and is not due, with the reason. due: what `ready_to_clean` gave."""
+    going = {compaction.id for compaction in due}
+    waiting = show_compactions(db, filters=CompactionFilter(state=CompactionState.READY_FOR_CLEANING))
+    return [
+        why_not_due(db, compaction, txns)
+        for compaction in sorted(waiting, key=lambda row: row.id)
+        if compaction.id not in going and compaction.type is not CompactionType.ABORT_TXN_CLEANUP
+    ]
+
+
+def why_not_due(db: Database, compaction: Compaction, txns: ValidTxnList) -> HeldBy:
+    """What keeps a row in 'ready for cleaning'."""
+    match drained(db, compaction, txns):
+        case HeldBy() as holder:
+            return holder
+        case Drained():
+            reason = (
+                f"an earlier attempt failed, the next one waits: {compaction.error_message}"
+                if compaction.retry_retention > 0
+                else "an older compaction of the same object comes first, or the retention is not over"
+            )
+            return HeldBy(compaction=compaction, reason=reason)
+
+
+def _held_by(compaction: Compaction, blocker: Blocker) -> HeldBy:
+    return HeldBy(
+        compaction=compaction,
+        reason=f"transaction {blocker.txn_id} of {blocker.user}@{blocker.host} is open: {blocker.why}",
+        blocker=blocker,
+    )

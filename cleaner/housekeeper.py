@@ -1,0 +1,108 @@
+"""The housekeeper: ends what nobody keeps alive, and forgets what nobody can ask for.
+
+One cycle, under the HouseKeeper mutex; each step is one database transaction, and any order of them is safe:
+
+1. Abort transactions without a heartbeat, and release locks without one. Claims of compactions whose transaction was
+   aborted, or which are older than the time limit, go back to the queue.
+2. Forget ended transactions, write ids, write sets and duplicates that no snapshot can refer to.
+3. Shorten the history.
+
+Sources: Hive `AcidHouseKeeperService`, `AcidTxnCleanerService`, `CompactionHouseKeeperService`; reference §4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compactor.metastore.database import Database
+from compactor.metastore.history import HistoryRetention, purge_history
+from compactor.metastore.housekeeping import (
+    clean_duplicate_completed_components,
+    clean_empty_transactions,
+    clean_write_id_map,
+    clean_write_sets,
+)
+from compactor.metastore.locks import time_out_locks
+from compactor.metastore.mutex import MutexKey, mutex
+from compactor.metastore.queue import revoke_aborted, revoke_timed_out
+from compactor.metastore.txns import time_out_transactions
+from compactor.service.metrics import Metrics
+from compactor.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class HouseKeeperResult:
+    """What one cycle did: ids of what was ended, numbers of rows that were forgotten."""
+
+    timed_out_transactions: tuple[int, ...] = ()
+    timed_out_locks: tuple[int, ...] = ()
+    revoked: tuple[int, ...] = ()
+    empty_transactions: int = 0
+    write_ids: int = 0
+    write_sets: int = 0
+    duplicate_components: int = 0
+    history: int = 0
+    held_elsewhere: bool = False
+
+    @property
+    def did_anything(self) -> bool:
+        forgotten = (
+            self.empty_transactions + self.write_ids + self.write_sets + self.duplicate_components + self.history
+        )
+        return bool(self.timed_out_transactions or self.timed_out_locks or self.revoked or forgotten)
+
+    def describe(self) -> str:
+        if self.held_elsewhere:
+            return "another housekeeper is at work"
+        return (
+            f"timed out {len(self.timed_out_transactions)} transactions and {len(self.timed_out_locks)} locks, "
+            f"gave back {len(self.revoked)} claims; forgot {self.empty_transactions} transactions, "
+            f"{self.write_ids} write ids, {self.write_sets} write sets, {self.duplicate_components} duplicates, "
+            f"{self.history} history rows"
+        )
+
+
+class HouseKeeper:
+    """Runs cycles; `compactor.service.loop` decides when."""
+
+    def __init__(self, db: Database, settings: Settings, metrics: Metrics) -> None:
+        self._db = db
+        self._settings = settings
+        self._metrics = metrics
+
+    def run_once(self) -> HouseKeeperResult:
+        """One cycle. MetastoreError when the database fails; the steps before that stay done."""
+        with mutex(self._db, MutexKey.HOUSE_KEEPER) as mine:
+            if mine is None:
+                self._metrics.waits.labels("housekeeper mutex").inc()
+                return HouseKeeperResult(held_elsewhere=True)
+            timeout_ms = int(self._settings.txn.timeout_s * 1000)
+            timed_out = time_out_transactions(self._db, timeout_ms=timeout_ms)
+            self._metrics.timed_out_transactions.inc(len(timed_out))
+            locks = time_out_locks(self._db, timeout_ms=timeout_ms)
+            revoked = revoke_aborted(self._db)
+            revoked += revoke_timed_out(self._db, timeout_ms=int(self._settings.worker.timeout_s * 1000))
+            return HouseKeeperResult(
+                timed_out_transactions=tuple(timed_out),
+                timed_out_locks=tuple(locks),
+                revoked=tuple(revoked),
+                empty_transactions=clean_empty_transactions(
+                    self._db, open_txn_timeout_ms=int(self._settings.txn.open_timeout_s * 1000)
+                ),
+                write_ids=clean_write_id_map(self._db),
+                write_sets=clean_write_sets(self._db),
+                duplicate_components=clean_duplicate_completed_components(self._db),
+                history=purge_history(self._db, self._retention()),
+            )
+
+    def _retention(self) -> HistoryRetention:
+        settings = self._settings.housekeeper
+        return HistoryRetention(
+            did_not_initiate=settings.retention.did_not_initiate,
+            failed=settings.retention.failed,
+            succeeded=settings.retention.succeeded,
+            refused=settings.retention.refused,
+            aborted=settings.retention.aborted,
+            breaker_threshold=self._settings.initiator.failed_compacts_threshold,
+            older_than_ms=int(settings.history_timeout_s * 1000),
+        )

@@ -1,0 +1,161 @@
+"""The cleaner: removes what compactions replaced and what aborted transactions left behind.
+
+One cycle, under the Cleaner mutex so that several cleaners, Hive's among them, take turns:
+
+1. Rows in 'ready for cleaning' that nobody holds any more, several at a time (`cleaner.row`).
+2. Rows that are held: nothing happens to them, but the result says who holds each.
+3. Outputs of aborted compactions (`cleaner.abandoned`), then aborted writes over a threshold (`cleaner.aborted`).
+
+Sources: Hive `Cleaner`, `CompactionCleaner`, `AbortedTxnCleaner`; reference §4.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+
+from cleaner.abandoned import AbandonedOutcome, AbandonedOutputs
+from cleaner.aborted import AbortedOutcome, AbortedTxnCleaner
+from cleaner.drain import HeldBy, held
+from cleaner.remover import Removed
+from cleaner.row import RetryRule, RowOutcome, Verdict, clean_row
+from cleaner.target import FilesystemOf
+from compactor.metastore.compaction import Compaction
+from compactor.metastore.database import Database
+from compactor.metastore.mutex import MutexKey, mutex
+from compactor.metastore.ready import ready_to_clean
+from compactor.metastore.snapshots import valid_txn_list
+from compactor.service.metrics import Metrics
+from compactor.settings import Settings
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanerResult:
+    """What one cycle did.
+
+    cleaned, retried, refused, failed: rows of the queue. held: rows that have to wait, and for whom. aborts_forgotten:
+    components of aborted writes; outputs_forgotten: aborted compactions. errors: one sentence for each object outside
+    of the queue that went wrong. files_removed, bytes_removed: of everything. held_elsewhere: another cleaner was at work.
+    """
+
+    cleaned: int = 0
+    held: tuple[HeldBy, ...] = ()
+    retried: int = 0
+    refused: int = 0
+    failed: int = 0
+    files_removed: int = 0
+    bytes_removed: int = 0
+    aborts_forgotten: int = 0
+    outputs_forgotten: int = 0
+    errors: tuple[str, ...] = ()
+    held_elsewhere: bool = False
+
+    @property
+    def did_anything(self) -> bool:
+        """Whether anything changed; waiting for somebody, or for a retry that is not due, is nothing."""
+        rows = self.cleaned + self.retried + self.refused + self.failed
+        return bool(rows or self.files_removed or self.aborts_forgotten or self.outputs_forgotten)
+
+    def describe(self) -> str:
+        if self.held_elsewhere:
+            return "another cleaner is at work"
+        text = (
+            f"cleaned {self.cleaned}, held {len(self.held)}, retried {self.retried}, refused {self.refused}, "
+            f"failed {self.failed}; removed {self.files_removed} files, {self.bytes_removed} bytes"
+        )
+        return text + (f"; {len(self.errors)} objects with aborted data went wrong" if self.errors else "")
+
+
+class Cleaner:
+    """Runs cycles; `compactor.service.loop` decides when.
+
+    filesystem_of: opens a metastore location. host: this machine's name, for the log. clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        filesystem_of: FilesystemOf,
+        settings: Settings,
+        metrics: Metrics,
+        host: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._db = db
+        self._filesystem_of = filesystem_of
+        self._settings = settings
+        self._metrics = metrics
+        self._clock = clock
+        self._log = _log.bind(host=host)
+        self._retry = RetryRule(
+            first_ms=int(settings.cleaner.retry_retention_s * 1000), max_attempts=settings.cleaner.retry_max_attempts
+        )
+        self._abandoned = AbandonedOutputs(db, filesystem_of, quarantine_s=settings.worker.timeout_s)
+        self._aborted = AbortedTxnCleaner(db, filesystem_of, settings, clock=clock)
+
+    def run_once(self) -> CleanerResult:
+        """One cycle. MetastoreError when the database fails; what was removed by then is found removed next time."""
+        with mutex(self._db, MutexKey.CLEANER) as mine:
+            if mine is None:
+                self._metrics.waits.labels("cleaner mutex").inc()
+                return CleanerResult(held_elsewhere=True)
+            due = ready_to_clean(self._db, retention_ms=int(self._settings.cleaner.retention_s * 1000))
+            with ThreadPoolExecutor(self._settings.cleaner.threads, thread_name_prefix="cleaner") as pool:
+                outcomes = list(pool.map(self._clean_row, due))
+            waiting = held(self._db, due, valid_txn_list(self._db))
+            abandoned = self._abandoned.run_once()
+            with_aborts = self._settings.initiator.clean_aborts_using_cleaner
+            aborts = self._aborted.run_once() if with_aborts else AbortedOutcome()
+        return self._result(outcomes, waiting, abandoned, aborts)
+
+    def _clean_row(self, compaction: Compaction) -> RowOutcome:
+        began = self._clock()
+        outcome = clean_row(self._db, self._filesystem_of, compaction, self._retry)
+        self._metrics.cleaner_cycle.labels(compaction.type.name.lower()).observe(self._clock() - began)
+        log = self._log.bind(id=compaction.id, object=compaction.object_name)
+        if outcome.verdict in {Verdict.RETRY, Verdict.REFUSED, Verdict.FAILED}:
+            log.warning("compaction not cleaned", outcome=outcome.verdict.value, why=outcome.reason)
+        elif outcome.verdict is Verdict.CLEANED:
+            log.info("compaction cleaned", files=outcome.removed.files, bytes=outcome.removed.bytes)
+        return outcome
+
+    def _result(
+        self,
+        outcomes: Sequence[RowOutcome],
+        waiting: Sequence[HeldBy],
+        abandoned: AbandonedOutcome,
+        aborts: AbortedOutcome,
+    ) -> CleanerResult:
+        verdicts = Counter(outcome.verdict for outcome in outcomes)
+        removed = sum((outcome.removed for outcome in outcomes), start=Removed())
+        removed += abandoned.removed + aborts.removed
+        self._metrics.files_removed.inc(removed.files)
+        self._metrics.bytes_removed.inc(removed.bytes)
+        self._metrics.retries.labels("clean").inc(verdicts[Verdict.RETRY])
+        holders = [outcome.holder for outcome in outcomes if outcome.holder is not None]
+        holders += waiting
+        for holder in holders:
+            self._metrics.waits.labels("other" if holder.blocker is None else "reader").inc()
+        errors = abandoned.errors + aborts.errors
+        for error in errors:
+            self._log.warning("aborted data not removed", why=error)
+        return CleanerResult(
+            cleaned=verdicts[Verdict.CLEANED],
+            held=tuple(holders),
+            retried=verdicts[Verdict.RETRY],
+            refused=verdicts[Verdict.REFUSED],
+            failed=verdicts[Verdict.FAILED],
+            files_removed=removed.files,
+            bytes_removed=removed.bytes,
+            aborts_forgotten=aborts.forgotten,
+            outputs_forgotten=len(abandoned.forgotten),
+            errors=errors,
+        )

@@ -1,0 +1,52 @@
+"""Remove what a decision names from one location, and look again: only what is really gone is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from cleaner.obsolete import Removal
+from cleaner.remover import Removed, remove
+from cleaner.target import FilesystemOf
+from compactor.acid.directory import Listing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept:
+    """removed: what went. after: the same decision made on what is left now; nothing doomed means success."""
+
+    removed: Removed
+    after: Removal
+
+
+def sweep(filesystem_of: FilesystemOf, location: str, decide: Callable[[Listing], Removal]) -> Swept:
+    """List, decide, remove, and list again when something was removed.
+
+    The second listing shows what the first could not: an entry that came back, or that a file system kept in spite of
+    its answer (reference §4 "Verify"). Raises StorageError, FormatError.
+    """
+    filesystem, path = filesystem_of(location)
+    removal = decide(filesystem.listing(path))
+    if not removal.doomed:
+        return Swept(removed=Removed(), after=removal)
+    removed = remove(filesystem, path, removal.doomed, location=location)
+    return Swept(removed=removed, after=decide(filesystem.listing(path)))
+
+
+def sweep_all(filesystem_of: FilesystemOf, places: Iterable[str], decide: Callable[[Listing], Removal]) -> Swept:
+    """`sweep` several locations of one object: an aborted write id is forgotten only when none of them has it."""
+    removed = Removed()
+    left: list[Removal] = []
+    for location in places:
+        swept = sweep(filesystem_of, location, decide)
+        removed += swept.removed
+        left.append(swept.after)
+    forgettable = frozenset.intersection(*(r.forgettable for r in left)) if left else frozenset()
+    return Swept(
+        removed=removed,
+        after=Removal(
+            doomed=tuple(entry for r in left for entry in r.doomed),
+            forgettable=forgettable,
+            uncompacted_aborts=any(r.uncompacted_aborts for r in left),
+        ),
+    )

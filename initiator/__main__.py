@@ -1,0 +1,16 @@
+"""`compactor-initiator`, `python -m initiator`: the initiator alone in a process."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from compactor.cli import role_main
+
+
+def main() -> NoReturn:
+    """Run the role until it is told to stop, then exit."""
+    role_main("initiator")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""One candidate, looked at closely: gather the facts, let `initiator.decide` decide.
+
+What cannot be looked at (a name that does not parse, a missing directory, a table property that is no number) is a
+decision too: not initiated, with the error as the reason. Only a metastore that does not answer ends the cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from compactor.acid.directory import Snapshot, directory_state
+from compactor.acid.snapshot import ValidTxnList
+from compactor.errors import ConfigError, FormatError, NoSuchObject, StorageError
+from compactor.metastore.candidates import Candidate, has_active
+from compactor.metastore.catalog import Table, get_database, get_partition, get_table
+from compactor.metastore.compaction import CompactionState
+from compactor.metastore.database import Database
+from compactor.metastore.history import recent_outcomes
+from compactor.metastore.writeids import valid_write_ids
+from compactor.settings import Settings
+from compactor.storage.filesystem import FileSystem
+from initiator.decide import (
+    AbortFacts,
+    BreakerLimits,
+    Decision,
+    DidNotInitiate,
+    Measurements,
+    ObjectFacts,
+    PastCompaction,
+    Skip,
+    Thresholds,
+    breaker,
+    decide,
+    decide_on_aborts,
+    eligible,
+    measure,
+    thresholds,
+)
+
+POOL_PROPERTY = "hive.compactor.worker.pool"
+
+FilesystemOf = Callable[[str], tuple[FileSystem, str]]
+"""A metastore location to its file system and the path inside it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """A candidate and what was decided.
+
+    measured: None when the files were not looked at. pool, run_as: for the request. active: nothing could be decided
+    because a compaction is under way; it has to be looked at again when that has ended.
+    """
+
+    candidate: Candidate
+    decision: Decision
+    measured: Measurements | None = None
+    pool: str | None = None
+    run_as: str | None = None
+    active: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examiner:
+    """Examines candidates for one cycle. txns: the cycle's snapshot; now_ms: the database's clock at its start."""
+
+    db: Database
+    filesystem_of: FilesystemOf
+    settings: Settings
+    txns: ValidTxnList
+    now_ms: int
+
+    def examine(self, candidate: Candidate) -> Examination:
+        """Decide about one candidate, in the order of Hive's checks; MetastoreError when the database fails."""
+        try:
+            return self._examine(candidate)
+        except NoSuchObject as error:
+            return Examination(candidate=candidate, decision=Skip(reason=error.message))
+        except (ConfigError, FormatError, StorageError) as error:
+            return Examination(candidate=candidate, decision=DidNotInitiate(reason=str(error)))
+
+    def _examine(self, candidate: Candidate) -> Examination:
+        database = get_database(self.db, candidate.table.database)
+        if has_active(self.db, candidate.table, candidate.partition):
+            waiting = Skip(reason="a compaction is requested or running already")
+            return Examination(candidate=candidate, decision=waiting, active=True)
+        if broken := self._breaker(candidate):
+            return Examination(candidate=candidate, decision=broken)
+        table = get_table(self.db, candidate.table)
+        facts = self._facts(candidate, table, database.parameters)
+        if forbidden := eligible(facts, has_old_abort=candidate.has_old_abort):
+            return Examination(candidate=candidate, decision=forbidden)
+        location = table.location
+        if candidate.partition is not None:
+            location = get_partition(self.db, candidate.table, candidate.partition).location
+        decision, measured = self._decide(candidate, table, location)
+        return Examination(
+            candidate=candidate,
+            decision=decision,
+            measured=measured,
+            pool=table.parameters.get(POOL_PROPERTY) or database.parameters.get(POOL_PROPERTY) or None,
+            run_as=self.settings.worker.run_as or table.owner,
+        )
+
+    def _breaker(self, candidate: Candidate) -> DidNotInitiate | None:
+        limits = BreakerLimits(
+            failures=self.settings.initiator.failed_compacts_threshold,
+            retry_after_s=self.settings.initiator.failed_retry_time_s,
+        )
+        past = [
+            PastCompaction(failed=row.state is CompactionState.FAILED, enqueue_time_ms=row.enqueue_time)
+            for row in recent_outcomes(self.db, candidate.table, candidate.partition, limits.failures)
+        ]
+        return breaker(past, limits, now_ms=self.now_ms)
+
+    def _facts(self, candidate: Candidate, table: Table, database_parameters: Mapping[str, str]) -> ObjectFacts:
+        return ObjectFacts(
+            database_parameters=database_parameters,
+            table_parameters=table.parameters,
+            transactional=table.is_transactional,
+            insert_only=table.is_insert_only,
+            dynamic_partitions=table.is_partitioned and candidate.partition is None,
+            compact_insert_only=self.settings.initiator.compact_insert_only,
+        )
+
+    def _decide(self, candidate: Candidate, table: Table, location: str | None) -> tuple[Decision, Measurements | None]:
+        limits = self.settings.initiator
+        aborts = AbortFacts(
+            too_many=candidate.too_many_aborts,
+            has_old=candidate.has_old_abort,
+            count_limit=limits.aborted_txn_threshold,
+            age_limit_s=limits.aborted_txn_time_threshold_s,
+        )
+        if on_aborts := decide_on_aborts(aborts):
+            return on_aborts, None
+        if location is None:
+            return Skip(reason="it has no files of its own"), None
+        defaults = Thresholds(delta_num=limits.delta_num_threshold, delta_pct=limits.delta_pct_threshold)
+        own = thresholds(defaults, table.parameters)
+        filesystem, path = self.filesystem_of(location)
+        listing = filesystem.listing(path)
+        write_ids = valid_write_ids(self.db, candidate.table, self.txns).for_compaction()
+        state = directory_state(listing, Snapshot(txns=self.txns, write_ids=write_ids), whole_ranges=True)
+        measured = measure(state, listing)
+        return decide(measured, own), measured

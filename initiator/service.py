@@ -1,0 +1,324 @@
+"""The initiator: looks for tables and partitions that compaction would help, and asks for it.
+
+One cycle, under the Initiator mutex so that several initiators take turns:
+
+1. First cycle of the process: give back the claims of workers of this host whose process is gone.
+   Every cycle: give back claims that are too old, and those whose transaction was aborted.
+2. Candidates, page by page until there are no more (`initiator.candidates`).
+3. Each is examined (`initiator.examine`); the decision itself is pure (`initiator.decide`).
+4. Requests go through the same function as ALTER TABLE … COMPACT, which refuses what is already under way, so that
+   even two cycles at once would not ask twice. Reasons for not asking that an operator must know go into the history.
+5. The cycle's start time is kept beside the mutex, and only when the cycle got to its end.
+
+Sources: Hive `Initiator`, `InitiatorBase`; reference §1.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import structlog
+
+from compactor.acid.planning import Depth
+from compactor.metastore.candidates import AbortThresholds, Candidate
+from compactor.metastore.catalog import TableName
+from compactor.metastore.compaction import Compaction, CompactionRequest, CompactionState, CompactionType
+from compactor.metastore.database import Database
+from compactor.metastore.history import CompactionFilter, record_not_initiated, show_compactions
+from compactor.metastore.mutex import MutexKey, mutex
+from compactor.metastore.queue import request_compaction, revoke_aborted, revoke_claims, revoke_timed_out
+from compactor.metastore.snapshots import valid_txn_list
+from compactor.service.metrics import Metrics
+from compactor.settings import Settings
+from initiator.candidates import FULL_SCAN_INTERVAL_S, pages, since
+from initiator.decide import DidNotInitiate, Initiate, Measurements, Skip
+from initiator.examine import Examination, Examiner, FilesystemOf
+
+_log = structlog.get_logger(__name__)
+
+ReportDeltas = Callable[[TableName, str | None, Measurements], None]
+"""Told the delta counts of each object that was looked at: table, partition, what was measured."""
+
+_QUEUED = frozenset({CompactionState.INITIATED, CompactionState.WORKING, CompactionState.READY_FOR_CLEANING})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requested:
+    """A request that was accepted: its id in the queue, and why it was made."""
+
+    id: int
+    table: TableName
+    partition: str | None
+    type: CompactionType
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotInitiated:
+    """An object that needs the operator's attention."""
+
+    table: TableName
+    partition: str | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitiatorResult:
+    """What one cycle did.
+
+    candidates: objects looked at; skipped: those with nothing to do, or already under way. revoked: compaction ids
+    that went back to the queue. held_elsewhere: another initiator's cycle was running, so nothing was done.
+    """
+
+    candidates: int = 0
+    skipped: int = 0
+    requested: tuple[Requested, ...] = ()
+    not_initiated: tuple[NotInitiated, ...] = ()
+    revoked: tuple[int, ...] = ()
+    held_elsewhere: bool = False
+
+    @property
+    def did_anything(self) -> bool:
+        return bool(self.requested or self.revoked)
+
+    def describe(self) -> str:
+        if self.held_elsewhere:
+            return "another initiator is at work"
+        return (
+            f"looked at {self.candidates} tables and partitions, requested {len(self.requested)} compactions, "
+            f"did not initiate {len(self.not_initiated)}, gave back {len(self.revoked)} claims"
+        )
+
+
+@dataclass(kw_only=True)
+class _Tally:
+    """The result while the cycle runs."""
+
+    candidates: int = 0
+    skipped: int = 0
+    requested: list[Requested] = field(default_factory=list)
+    not_initiated: list[NotInitiated] = field(default_factory=list)
+    put_off: list[Candidate] = field(default_factory=list)
+
+
+class Initiator:
+    """Runs cycles; `compactor.service.loop` decides when.
+
+    filesystem_of: opens a metastore location. host: this machine's name as it stands in worker ids. version: of this
+    program, for the queue. report_deltas: takes the delta counts. process_is_alive: whether a process id of this
+    machine runs. clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        filesystem_of: FilesystemOf,
+        settings: Settings,
+        metrics: Metrics,
+        host: str,
+        version: str,
+        *,
+        report_deltas: ReportDeltas | None = None,
+        process_is_alive: Callable[[int], bool] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._db = db
+        self._filesystem_of = filesystem_of
+        self._settings = settings
+        self._metrics = metrics
+        self._host = host
+        self._version = version
+        self._report_deltas = report_deltas
+        self._process_is_alive = process_is_alive or _process_is_alive
+        self._clock = clock
+        self._cleared_host = False
+        self._last_full_scan: float | None = None
+        self._put_off: tuple[Candidate, ...] = ()
+
+    def run_once(self) -> InitiatorResult:
+        """One cycle. MetastoreError when the database fails; nothing that was requested is lost by that."""
+        with mutex(self._db, MutexKey.INITIATOR) as held:
+            if held is None:
+                self._metrics.waits.labels("initiator mutex").inc()
+                return InitiatorResult(held_elsewhere=True)
+            revoked = self._revoke()
+            with self._db.read() as conn:
+                started_ms = self._db.now(conn)
+            began = self._clock()
+            full = self._last_full_scan is None or began - self._last_full_scan >= FULL_SCAN_INTERVAL_S
+            examiner = Examiner(
+                db=self._db,
+                filesystem_of=self._filesystem_of,
+                settings=self._settings,
+                txns=valid_txn_list(self._db),
+                now_ms=started_ms,
+            )
+            tally = _Tally()
+            with ThreadPoolExecutor(self._settings.initiator.threads, thread_name_prefix="initiator") as pool:
+                for page in self._candidates(since(held.last_update, full=full)):
+                    for examination in pool.map(examiner.examine, page):
+                        self._act(examination, tally)
+            self._put_off = tuple(tally.put_off)
+            if full:
+                self._last_full_scan = began
+            held.set_last_update(started_ms)
+        return InitiatorResult(
+            candidates=tally.candidates,
+            skipped=tally.skipped,
+            requested=tuple(tally.requested),
+            not_initiated=tuple(tally.not_initiated),
+            revoked=tuple(revoked),
+        )
+
+    def _candidates(self, since_ms: int | None) -> Iterator[list[Candidate]]:
+        """Pages of this cycle, and what the last one had to put off because a compaction was under way."""
+        limits = self._settings.initiator
+        aborts = AbortThresholds(
+            count=limits.aborted_txn_threshold, older_than_ms=int(limits.aborted_txn_time_threshold_s * 1000)
+        )
+        remaining = {candidate.key: candidate for candidate in self._put_off}
+        for page in pages(
+            self._db,
+            fetch_size=limits.fetch_size,
+            since_ms=since_ms,
+            aborts=None if limits.clean_aborts_using_cleaner else aborts,
+        ):
+            for candidate in page:
+                remaining.pop(candidate.key, None)
+            yield page
+        yield list(remaining.values())
+
+    def _act(self, examination: Examination, tally: _Tally) -> None:
+        candidate, decision = examination.candidate, examination.decision
+        tally.candidates += 1
+        if examination.measured is not None and self._report_deltas is not None:
+            self._report_deltas(candidate.table, candidate.partition, examination.measured)
+        match decision:
+            case Initiate():
+                self._request(examination, decision, tally)
+            case Skip():
+                tally.skipped += 1
+                if examination.active:
+                    tally.put_off.append(candidate)
+            case DidNotInitiate(reason=reason):
+                tally.not_initiated.append(
+                    NotInitiated(table=candidate.table, partition=candidate.partition, reason=reason)
+                )
+                self._record(candidate, reason)
+            case _:
+                assert_never(decision)
+
+    def _request(self, examination: Examination, decision: Initiate, tally: _Tally) -> None:
+        candidate = examination.candidate
+        kind = _type_of(decision.depth)
+        outcome = request_compaction(
+            self._db,
+            CompactionRequest(
+                table=candidate.table,
+                partition=candidate.partition,
+                type=kind,
+                pool=examination.pool,
+                run_as=examination.run_as,
+                initiator_id=f"{self._host}-{os.getpid()}",
+                initiator_version=self._version,
+            ),
+        )
+        if not outcome.accepted:
+            tally.skipped += 1
+            return
+        requested = Requested(
+            id=outcome.id, table=candidate.table, partition=candidate.partition, type=kind, reason=decision.reason
+        )
+        tally.requested.append(requested)
+        _log.info(
+            "compaction requested",
+            id=outcome.id,
+            table=str(candidate.table),
+            partition=candidate.partition,
+            type=kind.name.lower(),
+            reason=decision.reason,
+        )
+
+    def _record(self, candidate: Candidate, reason: str) -> None:
+        """Tell the history, unless the object's newest row says the same: a cycle adds no information by repeating."""
+        newest = _newest_outcome(self._db, candidate)
+        told = newest is not None and newest.state is CompactionState.DID_NOT_INITIATE
+        if told and newest is not None and newest.error_message == reason:
+            return
+        _log.warning("compaction not initiated", table=str(candidate.table), partition=candidate.partition, why=reason)
+        record_not_initiated(
+            self._db,
+            candidate.table,
+            candidate.partition,
+            # Hive's column wants a type even though none was chosen
+            CompactionType.MINOR,
+            reason,
+            initiator_id=f"{self._host}-{os.getpid()}",
+            initiator_version=self._version,
+        )
+
+    def _revoke(self) -> list[int]:
+        revoked = revoke_timed_out(self._db, timeout_ms=int(self._settings.worker.timeout_s * 1000))
+        revoked += revoke_aborted(self._db)
+        if not self._cleared_host:
+            gone = dead_workers(_working(self._db), self._host, self._process_is_alive)
+            revoked += revoke_claims(self._db, gone) if gone else []
+            self._cleared_host = True
+        return revoked
+
+
+def dead_workers(claims: Iterable[Compaction], host: str, process_is_alive: Callable[[int], bool]) -> list[str]:
+    """Worker ids `<host>-<pid>.<random>` of this host whose process is gone.
+
+    Hive gives back every claim of the host when a daemon starts, which takes the work of another daemon on the same
+    host away. Only a process that does not exist cannot still be working; one that does may be another program by now,
+    and then the claim's transaction times out. Worker ids of Hive name a thread and are left to its own time limit.
+    """
+    gone = []
+    for claim in claims:
+        place, _, unique = (claim.worker_id or "").rpartition("-")
+        pid, dot, _ = unique.partition(".")
+        if place == host and dot and pid.isdecimal() and not process_is_alive(int(pid)):
+            gone.append(claim.worker_id or "")
+    return gone
+
+
+def _process_is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _working(db: Database) -> list[Compaction]:
+    return show_compactions(db, filters=CompactionFilter(state=CompactionState.WORKING))
+
+
+def _newest_outcome(db: Database, candidate: Candidate) -> Compaction | None:
+    filters = CompactionFilter(
+        database=candidate.table.database, table=candidate.table.table, partition=candidate.partition
+    )
+    rows = [
+        row
+        for row in show_compactions(db, filters=filters)
+        if row.partition == candidate.partition and row.state not in _QUEUED
+    ]
+    return max(rows, key=lambda row: row.id, default=None)
+
+
+def _type_of(depth: Depth) -> CompactionType:
+    match depth:
+        case Depth.MAJOR:
+            return CompactionType.MAJOR
+        case Depth.MINOR:
+            return CompactionType.MINOR
+        case _:
+            assert_never(depth)
