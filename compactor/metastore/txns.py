@@ -157,7 +157,7 @@ def abort_transactions(db: Database, txn_ids: Iterable[int], *, reason: str = "a
             for chunk in _chunks(wanted)
             for row in conn.execute(
                 sa.select(TXNS.c.TXN_ID, TXNS.c.TXN_STATE).where(TXNS.c.TXN_ID.in_(chunk)).with_for_update()
-            ).tuples()
+            )
         )
         aborted = [txn_id for txn_id in wanted if states.get(txn_id) == TxnState.OPEN]
         _end(conn, aborted, state=TxnState.ABORTED, reason=reason)
@@ -185,7 +185,7 @@ def heartbeat_range(db: Database, low: int, high: int) -> HeartbeatRange:
     with db.write() as conn:
         beat = TXNS.update().where(in_range, TXNS.c.TXN_STATE == TxnState.OPEN)
         conn.execute(beat.values(TXN_LAST_HEARTBEAT=db.now(conn)))
-        states = dict(conn.execute(sa.select(TXNS.c.TXN_ID, TXNS.c.TXN_STATE).where(in_range)).tuples().all())
+        states = dict(conn.execute(sa.select(TXNS.c.TXN_ID, TXNS.c.TXN_STATE).where(in_range)).all())
     gone = [txn_id for txn_id in range(low, high + 1) if states.get(txn_id) != TxnState.OPEN]
     return HeartbeatRange(
         aborted=tuple(txn_id for txn_id in gone if states.get(txn_id) == TxnState.ABORTED),

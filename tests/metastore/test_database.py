@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from compactor.errors import ConfigError, DatabaseUnavailable, NotInitialised
+from compactor.metastore.database import Database, RolledBack, retried
+from compactor.metastore.schema import AUX_TABLE, COMPACTION_QUEUE, HIVE_LOCKS, MIN_HISTORY_WRITE_ID
+
+
+def _put(conn: sa.Connection, key: str) -> None:
+    conn.execute(AUX_TABLE.insert().values(MT_KEY1=key, MT_KEY2=1))
+
+
+def _keys(db: Database) -> list[str]:
+    with db.read() as conn:
+        return sorted(conn.scalars(sa.select(AUX_TABLE.c.MT_KEY1)))
+
+
+def test_a_write_is_kept_when_its_block_ends_and_undone_when_it_raises(db: Database) -> None:
+    with db.write() as conn:
+        _put(conn, "kept")
+    with pytest.raises(sa.exc.IntegrityError), db.write() as conn:
+        conn.execute(AUX_TABLE.insert(), [{"MT_KEY1": key, "MT_KEY2": 1} for key in ("lost", "kept")])
+    assert _keys(db) == ["kept"]
+
+
+def test_a_reader_sees_one_snapshot_while_a_writer_commits(db: Database) -> None:
+    with db.read() as reader:
+        count = sa.select(sa.func.count()).select_from(AUX_TABLE)
+        before = reader.scalar(count)
+        with db.write() as conn:
+            _put(conn, "new")
+        assert reader.scalar(count) == before
+    assert _keys(db) == ["new"]
+
+
+def test_the_clock_is_the_databases_in_milliseconds(db: Database) -> None:
+    earliest = int(time.time() * 1000) - 1
+    with db.read() as conn:
+        now, stamp = db.now(conn), db.timestamp(conn)
+    assert earliest <= now <= int(time.time() * 1000)
+    assert abs(stamp.replace(tzinfo=UTC).timestamp() * 1000 - now) < 1000
+
+
+def test_commits_survive_a_power_cut_and_foreign_keys_hold(db: Database) -> None:
+    with db.read() as conn:
+        assert conn.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+        assert conn.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+    orphan = MIN_HISTORY_WRITE_ID.insert().values(MH_TXNID=99, MH_DATABASE="d", MH_TABLE="t", MH_WRITEID=1)
+    with pytest.raises(sa.exc.IntegrityError), db.write() as conn:
+        conn.execute(orphan)
+
+
+def test_a_writer_that_waits_too_long_is_told_that_the_database_is_busy(db: Database, database_url: str) -> None:
+    impatient = Database.connect(database_url, busy_timeout_s=0)
+    with db.write(), pytest.raises(RolledBack), impatient.write():
+        pass
+    impatient.dispose()
+
+
+def test_a_rolled_back_operation_is_run_again_until_it_works(db: Database) -> None:
+    attempts = []
+
+    @retried
+    def operation(db: Database, key: str) -> str:
+        with db.write() as conn:
+            _put(conn, key)
+            attempts.append(key)
+            if len(attempts) < 3:
+                raise RolledBack("deadlock")
+        return key.upper()
+
+    assert operation(db, "a") == "A"
+    assert attempts == ["a", "a", "a"]
+    assert _keys(db) == ["a"]
+
+
+def test_an_operation_that_is_rolled_back_every_time_gives_up(db: Database) -> None:
+    attempts = []
+
+    @retried
+    def operation(_db: Database) -> None:
+        attempts.append(1)
+        raise RolledBack("deadlock")
+
+    with pytest.raises(RolledBack):
+        operation(db)
+    assert len(attempts) == 5
+
+
+def test_no_other_error_is_run_again(db: Database) -> None:
+    attempts = []
+
+    @retried
+    def operation(_db: Database) -> None:
+        attempts.append(1)
+        raise DatabaseUnavailable("gone")
+
+    with pytest.raises(DatabaseUnavailable):
+        operation(db)
+    assert len(attempts) == 1
+
+
+def test_threads_that_read_and_then_write_do_not_lose_an_update(db: Database) -> None:
+    with db.write() as conn:
+        conn.execute(AUX_TABLE.insert().values(MT_KEY1="counter", MT_KEY2=0))
+
+    def add() -> None:
+        for _ in range(10):
+            with db.write() as conn:
+                value = conn.execute(sa.select(AUX_TABLE.c.MT_KEY2)).scalar_one()
+                conn.execute(AUX_TABLE.update().values(MT_KEY2=value + 1))
+
+    threads = [threading.Thread(target=add) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with db.read() as conn:
+        assert conn.scalar(sa.select(AUX_TABLE.c.MT_KEY2)) == 40
+
+
+def test_an_empty_database_is_not_initialised(empty_db: Database) -> None:
+    assert not empty_db.is_initialised()
+    with pytest.raises(NotInitialised, match="init-db"), empty_db.read() as conn:
+        conn.execute(sa.select(COMPACTION_QUEUE))
+
+
+def test_an_initialised_database_says_so(db: Database) -> None:
+    assert db.is_initialised()
+    assert HIVE_LOCKS.name in db.table_names()
+
+
+def test_a_database_that_cannot_be_opened_is_unavailable(tmp_path: Path) -> None:
+    missing = Database.connect(f"sqlite:///{tmp_path}/missing/metastore.db")
+    with pytest.raises(DatabaseUnavailable, match="COMPACTOR_DATABASE_URL"), missing.read():
+        pass
+
+
+def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
+    path = tmp_path / "metastore.db"
+    path.write_bytes(b"this is not a database" * 100)
+    with pytest.raises(DatabaseUnavailable), Database.connect(f"sqlite:///{path}").read():
+        pass
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "oracle://scott:tiger@h/d", "not a url"])
+def test_an_unsupported_url_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        Database.connect(url)
+    assert "tiger" not in str(refusal.value)
+
+
+def test_a_wrong_statement_is_a_bug_and_not_an_unavailable_database(db: Database) -> None:
+    with pytest.raises(sa.exc.OperationalError), db.read() as conn:
+        conn.exec_driver_sql("SELEKT 1")
+    with db.read() as conn:
+        assert conn.exec_driver_sql("SELECT 1").scalar() == 1
