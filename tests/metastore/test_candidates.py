@@ -21,7 +21,7 @@ from compactor.metastore.history import record_not_initiated
 from compactor.metastore.queue import Refused, claim, fail, finish_without_output, request_compaction
 from compactor.metastore.ready import mark_aborts_cleaned, retry_aborts
 from compactor.metastore.schema import COMPACTION_QUEUE, COMPLETED_TXN_COMPONENTS, TXN_COMPONENTS, TXNS
-from compactor.metastore.txns import abort_transactions, open_transactions
+from compactor.metastore.txns import TxnType, abort_transactions, open_transactions
 
 ORDERS = TableName(database="shop", table="orders")
 BILLS = TableName(database="shop", table="bills")
@@ -193,6 +193,20 @@ def test_aborted_objects_come_oldest_first_with_what_the_cleaner_has_to_know(db:
             retry_retention=0,
         ),
     ]
+
+
+def test_aborted_compactions_are_not_counted_as_aborted_writes(db: Database) -> None:
+    txn = open_transactions(db, kind=TxnType.COMPACTION, user="u", host="vm")[0]
+    with db.write() as conn:
+        conn.execute(
+            TXN_COMPONENTS.insert().values(
+                TC_TXNID=txn, TC_DATABASE="shop", TC_TABLE="orders", TC_OPERATION_TYPE="c", TC_WRITEID=1
+            )
+        )
+    abort_transactions(db, [txn])
+    everything = AbortThresholds(count=0, older_than_ms=NEVER_OLD)
+    assert aborted_objects(db, thresholds=everything) == []
+    assert candidates(db, limit=9, aborts=everything) == []
 
 
 def test_an_object_whose_removal_failed_is_kept_back_until_its_retry(db: Database) -> None:

@@ -31,6 +31,7 @@ from compactor.metastore.queue import (
     record_snapshot,
     request_compaction,
     revoke_aborted,
+    revoke_claims,
     revoke_host_claims,
     revoke_timed_out,
 )
@@ -284,6 +285,18 @@ def test_a_lost_claim_can_record_nothing(db: Database) -> None:
     assert transaction_state(db, txn) is TxnState.OPEN, "a fenced step changes nothing at all"
 
 
+@pytest.mark.parametrize("state", ["i", "r"])
+def test_a_row_that_is_not_being_worked_on_is_no_claim_although_it_bears_our_name(db: Database, state: str) -> None:
+    request_compaction(db, wish())
+    claimed, txn = taken(db), compactor_txn(db)
+    with db.write() as conn:
+        conn.execute(update(COMPACTION_QUEUE).values(CQ_STATE=state))
+    with pytest.raises(Fenced):
+        record_snapshot(db, claimed, txn_id=txn, highest_write_id=7)
+    with pytest.raises(Fenced):
+        fail(db, claimed, message="no", txn_id=txn)
+
+
 def test_revoking_a_hosts_claims_aborts_their_transactions_at_once(db: Database) -> None:
     request_compaction(db, wish(partition="a"))
     request_compaction(db, wish(partition="b"))
@@ -308,6 +321,15 @@ def test_a_host_name_with_wildcards_revokes_only_its_own(db: Database) -> None:
     taken(db, "vmx-1.a")
     assert revoke_host_claims(db, "vm_") == []
     assert revoke_host_claims(db, "%") == []
+
+
+def test_only_the_claims_of_the_named_workers_are_revoked(db: Database) -> None:
+    request_compaction(db, wish(partition="a"))
+    request_compaction(db, wish(partition="b"))
+    dead, alive = taken(db, "vm-1.a"), taken(db, "vm-1.b")
+    assert revoke_claims(db, []) == []
+    assert revoke_claims(db, ["vm-1.a", "vm-9.z"]) == [dead.id]
+    assert row(db, alive.id).worker_id == "vm-1.b"
 
 
 def test_a_claim_is_revoked_when_its_time_is_over(db: Database) -> None:

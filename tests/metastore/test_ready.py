@@ -429,6 +429,16 @@ def test_a_row_that_another_cleaner_ended_cannot_be_ended_again(db: Database) ->
     assert known_writes(db) == [("orders", None, 5)], "nothing was forgotten on behalf of a fenced cleaner"
 
 
+@pytest.mark.parametrize("state", ["i", "w"])
+def test_a_row_that_does_not_wait_for_cleaning_cannot_be_cleaned(db: Database, state: str) -> None:
+    compaction = published(db)
+    change(db, compaction, STATE=state)
+    with pytest.raises(Fenced):
+        mark_cleaned(db, compaction, uncompacted_aborts=False)
+    with pytest.raises(Fenced):
+        cleaner_retry(db, compaction, retention_ms=1, message="no")
+
+
 def test_of_racing_cleaners_one_ends_the_row(db: Database) -> None:
     compaction = published(db)
 
