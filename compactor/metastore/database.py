@@ -26,7 +26,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, ProgrammingError
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from compactor.errors import (
@@ -163,11 +163,14 @@ class Database:
     def _commit(transaction: sa.RootTransaction) -> None:
         try:
             transaction.commit()
+        except IntegrityError:
+            # a deferred constraint: the database said no, nothing is unknown
+            transaction.rollback()
+            raise
         except DBAPIError as error:
-            meaning = _meaning(error)
-            if isinstance(meaning, RolledBack):
+            if _was_rolled_back(error):
                 transaction.rollback()
-                raise meaning from error
+                raise RolledBack(f"the metastore database is busy: {error.orig}") from error
             raise CommitOutcomeUnknown(
                 f"the database did not answer a commit: {error.orig}",
                 hint="read the state back before deciding anything",
@@ -211,14 +214,17 @@ def _begin(conn: sa.Connection) -> None:
 
 def _meaning(error: DBAPIError) -> MetastoreError:
     """What a driver's error means to us. Constraint violations and wrong SQL are bugs and pass unchanged."""
-    if isinstance(error, sa.exc.IntegrityError | sa.exc.ProgrammingError | sa.exc.DataError):
+    if isinstance(error, IntegrityError | ProgrammingError | DataError):
         raise error
-    code = getattr(error.orig, "sqlite_errorcode", None)
-    # the extended codes (SQLITE_BUSY_SNAPSHOT, …) carry the primary one in their low byte
-    if code is not None and code & 0xFF in _ROLLED_BACK_CODES:
+    if _was_rolled_back(error):
         return RolledBack(f"the metastore database is busy: {error.orig}")
-    if code == sqlite3.SQLITE_ERROR:
+    if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
         if "no such table" in str(error.orig):
             return NotInitialised(f"the metastore database lacks a table of Hive's schema: {error.orig}")
         raise error
     return DatabaseUnavailable(f"the metastore database failed: {error.orig}")
+
+
+def _was_rolled_back(error: DBAPIError) -> bool:
+    # the extended codes (SQLITE_BUSY_SNAPSHOT, …) carry the primary one in their low byte
+    return (getattr(error.orig, "sqlite_errorcode", 0) & 0xFF) in _ROLLED_BACK_CODES

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from compactor.errors import ConfigError, DatabaseUnavailable, NotInitialised
+from compactor.errors import CommitOutcomeUnknown, ConfigError, DatabaseUnavailable, NotInitialised
 from compactor.metastore.database import Database, RolledBack, retried
 from compactor.metastore.schema import AUX_TABLE, COMPACTION_QUEUE, HIVE_LOCKS, MIN_HISTORY_WRITE_ID
 
@@ -162,3 +162,23 @@ def test_a_wrong_statement_is_a_bug_and_not_an_unavailable_database(db: Database
         conn.exec_driver_sql("SELEKT 1")
     with db.read() as conn:
         assert conn.exec_driver_sql("SELECT 1").scalar() == 1
+
+
+def test_a_commit_that_breaks_off_has_an_unknown_outcome(db: Database) -> None:
+    def lose_the_connection(conn: sa.Connection) -> None:
+        _put(conn, "half-way")
+        conn.connection.dbapi_connection.close()  # type: ignore[union-attr]
+
+    with pytest.raises(CommitOutcomeUnknown, match="read the state back"), db.write() as conn:
+        lose_the_connection(conn)
+    assert _keys(db) == []
+
+
+def test_a_reader_whose_connection_breaks_leaves_the_others_working(db: Database) -> None:
+    def lose_the_connection(conn: sa.Connection) -> None:
+        conn.connection.dbapi_connection.close()  # type: ignore[union-attr]
+        conn.execute(sa.select(AUX_TABLE))
+
+    with pytest.raises(sa.exc.ProgrammingError), db.read() as conn:
+        lose_the_connection(conn)
+    assert _keys(db) == []
