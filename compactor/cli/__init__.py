@@ -24,6 +24,7 @@ from compactor.metastore.schema import InitOutcome, init_db
 from compactor.service.requests import WAIT_TIMEOUT_S, Wish
 
 USAGE_ERROR = 2
+_PIPE_WIDTH = 240
 
 app = typer.Typer(
     name="compactor",
@@ -51,7 +52,8 @@ def _installation(config: Path | None, hive_site: Path | None, assign: list[str]
 
 
 def _console() -> Console:
-    return Console(soft_wrap=not sys.stdout.isatty())
+    """As wide as the terminal; wide enough for every table when the output goes to a file or a pipe."""
+    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
 
 
 def _mode(once: bool, until_idle: bool) -> Mode:

@@ -9,7 +9,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from compactor.metastore.catalog import TableName
@@ -62,9 +63,11 @@ def print_json(console: Console, rows: Any) -> None:
 
 
 def table(title: str, *columns: str, right: Sequence[str] = ()) -> Table:
-    made = Table(title=title, title_justify="left", header_style="bold", pad_edge=False)
-    for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    """An empty table; the first column names the object and is never broken."""
+    made = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    for position, column in enumerate(columns):
+        justify: JustifyMethod = "right" if column in right else "left"
+        made.add_column(column, justify=justify, overflow="fold", no_wrap=position == 0)
     return made
 
 

