@@ -270,7 +270,7 @@ def insert_open(
         TXN_LAST_HEARTBEAT=now,
         TXN_USER=user,
         TXN_HOST=host,
-        TXN_AGENT_INFO=agent_info or None,
+        TXN_AGENT_INFO=agent_info[:128] or None,
         TXN_TYPE=int(kind),
     )
     txn_ids: list[int] = []
