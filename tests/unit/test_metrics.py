@@ -137,6 +137,7 @@ def test_a_lost_database_hides_its_numbers_but_not_those_of_the_process(metrics:
     query = Query(QueueStatistics(locks=1))
     metrics.watch(query, interval_s=0)
     value = metrics.registry.get_sample_value
+    assert value("hive_num_locks") == 1
     query.broken = True
     with capture_logs() as records:
         assert value("hive_num_locks") is None
