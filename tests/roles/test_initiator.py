@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from compactor.errors import StorageError
+from compactor.metastore.catalog import TableName
+from compactor.metastore.catalog_write import drop_table, set_table_parameters
+from compactor.metastore.compaction import CompactionState, CompactionType
+from compactor.metastore.database import Database
+from compactor.metastore.mutex import MutexKey, mutex
+from compactor.metastore.queue import claim
+from compactor.metastore.txns import TxnState, abort_transactions, commit_transaction, transaction_state
+from compactor.service.metrics import Metrics
+from compactor.settings import InitiatorSettings, Settings
+from compactor.storage.filesystem import FileSystem, open_location
+from initiator.decide import Measurements
+from initiator.service import Initiator
+from tests.roles.world import World
+
+DAY_MS = 86_400_000
+
+
+def initiator(world: World, **changes: Any) -> Initiator:
+    """changes: settings of the section `initiator`."""
+    settings = world.settings.model_copy(update={"initiator": InitiatorSettings(**changes)})
+    return Initiator(world.db, open_location, settings, world.metrics, "host", "1.0")
+
+
+def test_a_table_with_more_deltas_than_the_threshold_and_no_base_gets_a_major(world: World) -> None:
+    table = world.table()
+    world.write(table, times=11)
+    result = initiator(world).run_once()
+    (requested,) = result.requested
+    assert (requested.table, requested.type, requested.reason) == (
+        table,
+        CompactionType.MAJOR,
+        "11 deltas > 10 and no base",
+    )
+    row = world.only_row()
+    assert (row.id, row.state, row.type) == (requested.id, CompactionState.INITIATED, CompactionType.MAJOR)
+    assert (row.run_as, row.initiator_version) == ("hive", "1.0")
+    assert result.did_anything
+
+
+def test_a_table_with_a_base_and_many_small_deltas_gets_a_minor(world: World) -> None:
+    table = world.table()
+    world.put(world.location(table) / "base_0000001", 100_000)
+    world.write(table, times=12, size=1)
+    initiator(world).run_once()
+    assert world.only_row().type is CompactionType.MINOR
+
+
+def test_a_table_below_the_thresholds_is_left_alone(world: World) -> None:
+    world.write(world.table(), times=10)
+    result = initiator(world).run_once()
+    assert (result.candidates, result.skipped, result.did_anything) == (1, 1, False)
+    assert world.rows() == []
+
+
+def test_a_table_that_nobody_wrote_is_no_candidate(world: World) -> None:
+    world.table()
+    assert initiator(world).run_once().candidates == 0
+
+
+def test_each_partition_is_a_candidate_of_its_own(world: World) -> None:
+    table = world.table(partitioned=True)
+    busy, quiet = world.partition(table, "busy"), world.partition(table, "quiet")
+    world.write(table, busy, times=11)
+    world.write(table, quiet)
+    initiator(world).run_once()
+    assert world.only_row().partition == busy
+
+
+def test_deltas_of_an_open_writer_and_above_it_do_not_count(world: World) -> None:
+    table = world.table()
+    world.write(table, times=5)
+    writer = world.open_write(table)
+    world.write(table, times=20)
+    role = initiator(world)
+    assert role.run_once().requested == ()
+    commit_transaction(world.db, writer.txn_id)
+    assert len(role.run_once().requested) == 1
+
+
+def test_what_is_requested_or_running_is_not_requested_again(world: World) -> None:
+    table = world.table()
+    world.write(table, times=11)
+    role = initiator(world)
+    role.run_once()
+    assert role.run_once().requested == ()
+    claim(world.db, worker_id="other-1.a", worker_version="0")
+    assert role.run_once().requested == ()
+    assert len(world.rows()) == 1
+
+
+def test_what_was_written_during_a_compaction_is_seen_after_it_without_another_write(world: World) -> None:
+    table = world.table()
+    world.write(table, times=11)
+    _, txn_id, _ = world.start_compaction(table)
+    world.write(table, times=12)
+    role = initiator(world)
+    # Two cycles: the second one no longer counts these writes as new
+    role.run_once()
+    with mutex(world.db, MutexKey.INITIATOR) as held:
+        assert held is not None
+        held.set_last_update(held.last_update + DAY_MS)
+    assert role.run_once().requested == ()
+    abort_transactions(world.db, [txn_id])
+    result = role.run_once()
+    assert len(result.revoked) == 1
+    world.change_queue(result.revoked[0], CQ_STATE="r")
+    assert len(role.run_once().requested) == 1
+
+
+def test_ready_for_cleaning_blocks_only_while_there_is_nothing_new(world: World) -> None:
+    table = world.table()
+    world.write(table, times=11)
+    world.compact(table)
+    role = initiator(world)
+    assert role.run_once().requested == ()
+    world.write(table, times=11)
+    assert len(role.run_once().requested) == 1
+
+
+@pytest.mark.parametrize("key", ["no_auto_compaction", "NO_AUTO_COMPACTION"])
+def test_no_auto_compaction_on_the_table_is_obeyed(world: World, key: str) -> None:
+    world.write(world.table(**{key: "true"}), times=11)
+    assert initiator(world).run_once().skipped == 1
+    assert world.rows() == []
+
+
+def test_no_auto_compaction_on_the_database_wins_over_the_table(world: World) -> None:
+    world.database("d", no_auto_compaction="false")
+    world.write(world.table(no_auto_compaction="true"), times=11)
+    table = world.table(database="d", no_auto_compaction="true")
+    world.write(table, times=11)
+    initiator(world).run_once()
+    assert world.only_row().table == table
+
+
+def test_the_table_may_override_the_thresholds(world: World) -> None:
+    table = world.table(**{"compactorthreshold.hive.compactor.delta.num.threshold": "2"})
+    world.write(table, times=3)
+    (requested,) = initiator(world).run_once().requested
+    assert requested.reason == "3 deltas > 2 and no base"
+
+
+def test_a_wrong_override_goes_into_the_history_once_and_the_cycle_goes_on(world: World) -> None:
+    broken = world.table("broken", **{"compactorthreshold.hive.compactor.delta.num.threshold": "lots"})
+    fine = world.table("fine")
+    world.write(broken, times=11)
+    world.write(fine, times=11)
+    role = initiator(world)
+    result = role.run_once()
+    assert [r.table for r in result.requested] == [fine]
+    assert "'lots'" in result.not_initiated[0].reason
+    role.run_once()
+    (row,) = world.rows(CompactionState.DID_NOT_INITIATE)
+    assert row.table == broken
+    assert "compactorthreshold.hive.compactor.delta.num.threshold is 'lots'" in str(row.error_message)
+
+
+def test_a_name_that_does_not_parse_is_recorded_and_the_cycle_goes_on(world: World) -> None:
+    broken, fine = world.table("broken"), world.table("fine")
+    world.write(broken, times=11)
+    world.write(fine, times=11)
+    (world.location(broken) / "delta_7_3").mkdir()
+    assert [r.table for r in initiator(world).run_once().requested] == [fine]
+    (row,) = world.rows(CompactionState.DID_NOT_INITIATE)
+    assert "delta_7_3" in str(row.error_message)
+
+
+def test_a_missing_directory_is_recorded_and_the_cycle_goes_on(world: World) -> None:
+    broken, fine = world.table("broken"), world.table("fine")
+    world.write(broken, times=11)
+    world.write(fine, times=11)
+    world.remove_location(broken)
+    assert [r.table for r in initiator(world).run_once().requested] == [fine]
+    (row,) = world.rows(CompactionState.DID_NOT_INITIATE)
+    assert "does not exist" in str(row.error_message)
+
+
+def test_storage_that_fails_is_recorded_and_the_cycle_goes_on(world: World) -> None:
+    broken, fine = world.table("broken"), world.table("fine")
+    world.write(broken, times=11)
+    world.write(fine, times=11)
+
+    def filesystem_of(location: str) -> tuple[FileSystem, str]:
+        if location.endswith("broken"):
+            raise StorageError("the store is down")
+        return open_location(location)
+
+    role = Initiator(world.db, filesystem_of, world.settings, world.metrics, "host", "1.0")
+    assert [r.table for r in role.run_once().requested] == [fine]
+    (row,) = world.rows(CompactionState.DID_NOT_INITIATE)
+    assert row.error_message == "the store is down"
+
+
+def test_a_dropped_table_is_no_concern_of_anybody(world: World) -> None:
+    table = world.table()
+    world.write(table, times=11)
+    drop_table(world.db, table)
+    result = initiator(world).run_once()
+    assert (result.skipped, result.not_initiated) == (1, ())
+    assert world.rows() == []
+
+
+def test_two_failures_stop_the_requests_and_say_so_in_the_history(world: World) -> None:
+    table = world.table()
+    world.write(table, times=11)
+    world.fail(table, times=2)
+    result = initiator(world).run_once()
+    assert result.requested == ()
+    (row,) = world.rows(CompactionState.DID_NOT_INITIATE)
+    assert "the last 2 compactions failed" in str(row.error_message)
+
+
+def test_after_the_retry_time_one_more_compaction_is_tried(world: World) -> None:
+    table = world.table()
+    world.write(table, times=11)
+    world.fail(table, times=2, ago_ms=8 * DAY_MS)
+    assert len(initiator(world).run_once().requested) == 1
+
+
+def test_a_failure_is_looked_at_again_without_a_new_write(world: World) -> None:
+    table = world.table()
+    world.write(table, times=11)
+    world.fail(table)
+    with mutex(world.db, MutexKey.INITIATOR) as held:
+        assert held is not None
+        held.set_last_update(held.last_update + 10 * DAY_MS)
+    assert len(initiator(world).run_once().requested) == 1
+
+
+def test_insert_only_tables_follow_the_switch(world: World) -> None:
+    world.write(world.table(transactional_properties="insert_only"), times=11)
+    assert initiator(world, compact_insert_only=False).run_once().requested == ()
+    assert len(initiator(world).run_once().requested) == 1
+
+
+def test_the_pool_comes_from_the_table_and_else_from_the_database(world: World) -> None:
+    world.database("d", **{"hive.compactor.worker.pool": "of_database"})
+    plain = world.table("plain", database="d")
+    own = world.table("own", database="d", **{"hive.compactor.worker.pool": "of_table"})
+    world.write(plain, times=11)
+    world.write(own, times=11)
+    initiator(world).run_once()
+    assert {row.table.table: row.pool for row in world.rows()} == {"plain": "of_database", "own": "of_table"}
+
+
+def test_no_candidate_starves_when_there_are_more_than_a_page_of_them(world: World) -> None:
+    """HIVE-30026."""
+    table = world.table(partitioned=True)
+    names = [world.partition(table, f"v{number:02}") for number in range(7)]
+    set_table_parameters(world.db, table, {"compactorthreshold.hive.compactor.delta.num.threshold": "0"})
+    for name in names:
+        world.write(table, name)
+    result = initiator(world, fetch_size=2).run_once()
+    assert result.candidates == 7
+    assert [row.partition for row in world.rows()] == names
+
+
+def test_aborts_are_the_cleaners_business_unless_the_switch_says_otherwise(world: World) -> None:
+    table = world.table()
+    for _ in range(3):
+        world.aborted_write(table)
+    assert initiator(world, aborted_txn_threshold=2).run_once().candidates == 0
+    result = initiator(world, aborted_txn_threshold=2, clean_aborts_using_cleaner=False).run_once()
+    (requested,) = result.requested
+    assert (requested.type, requested.reason) == (CompactionType.MAJOR, "more than 2 aborted transactions")
+
+
+def test_an_old_abort_leads_to_a_minor(world: World) -> None:
+    table = world.table()
+    world.age([world.aborted_write(table).txn_id], by_ms=13 * 3_600_000)
+    (requested,) = initiator(world, clean_aborts_using_cleaner=False).run_once().requested
+    assert (requested.type, requested.reason) == (CompactionType.MINOR, "an aborted transaction is older than 12 h")
+
+
+def test_claims_of_a_dead_process_of_this_host_go_back_once_and_their_transaction_is_aborted(world: World) -> None:
+    table = world.table()
+    world.write(table, times=11)
+    held, txn_id, _ = world.start_compaction(table, worker_id=f"host-{_dead_pid()}.abc")
+    result = initiator(world).run_once()
+    assert result.revoked == (held.id,)
+    assert transaction_state(world.db, txn_id) is TxnState.ABORTED
+    assert world.only_row().state is CompactionState.INITIATED
+
+
+@pytest.mark.parametrize("worker", ["host-{alive}.abc", "other-{dead}.abc", "host-{dead}", "host-2-{dead}.abc"])
+def test_claims_of_living_processes_other_hosts_and_hive_are_kept(world: World, worker: str) -> None:
+    table = world.table()
+    world.write(table, times=11)
+    world.start_compaction(table, worker_id=worker.format(alive=os.getpid(), dead=_dead_pid()))
+    assert initiator(world).run_once().revoked == ()
+    assert world.only_row().state is CompactionState.WORKING
+
+
+def test_claims_that_are_too_old_go_back_in_every_cycle(world: World) -> None:
+    table = world.table()
+    world.write(table)
+    role = initiator(world)
+    role.run_once()
+    held, _, _ = world.start_compaction(table)
+    world.change_queue(held.id, CQ_START=1)
+    assert role.run_once().revoked == (held.id,)
+
+
+def test_a_second_initiator_waits_for_its_turn(world: World) -> None:
+    world.write(world.table(), times=11)
+    with mutex(world.db, MutexKey.INITIATOR) as held:
+        assert held is not None
+        result = initiator(world).run_once()
+    assert (result.held_elsewhere, result.did_anything) == (True, False)
+    assert world.rows() == []
+    assert len(initiator(world).run_once().requested) == 1
+
+
+def test_the_time_of_the_cycle_is_kept_only_when_it_got_to_its_end(world: World) -> None:
+    def unreachable(location: str) -> tuple[FileSystem, str]:
+        raise RuntimeError(location)
+
+    world.write(world.table(), times=11)
+    role = Initiator(world.db, unreachable, world.settings, world.metrics, "host", "1.0")
+    with pytest.raises(RuntimeError):
+        role.run_once()
+    assert _last_cycle(world.db) == 0
+    initiator(world).run_once()
+    assert _last_cycle(world.db) > 0
+
+
+def test_delta_counts_are_reported_for_each_object_looked_at(world: World) -> None:
+    table = world.table()
+    world.write(table, times=3)
+    reported: list[tuple[TableName, str | None, Measurements]] = []
+    role = Initiator(
+        world.db,
+        open_location,
+        world.settings,
+        world.metrics,
+        "host",
+        "1.0",
+        report_deltas=lambda *report: reported.append(report),
+    )
+    role.run_once()
+    ((name, partition, measured),) = reported
+    assert (name, partition, measured.deltas) == (table, None, 3)
+
+
+def test_initiators_in_several_threads_make_one_request(world: World) -> None:
+    world.write(world.table(), times=11)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda role: role.run_once(), [initiator(world) for _ in range(4)]))
+    assert sum(len(result.requested) for result in results) == 1
+    assert len(world.rows()) == 1
+
+
+def test_several_objects_at_a_time_are_examined_with_more_threads(world: World) -> None:
+    for number in range(6):
+        world.write(world.table(f"t{number}"), times=11)
+    assert len(initiator(world, threads=3).run_once().requested) == 6
+
+
+def test_initiators_in_two_processes_make_one_request(world: World) -> None:
+    world.write(world.table(), times=11)
+    _in_processes(_one_cycle, world.settings)
+    assert len(world.rows()) == 1
+
+
+def _one_cycle(settings: Settings) -> None:
+    db = Database.connect(settings.database_url)
+    Initiator(db, open_location, settings, Metrics(version="test"), "host", "1.0").run_once()
+    db.dispose()
+
+
+def _in_processes(work: Callable[[Settings], None], settings: Settings) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=work, args=(settings,)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+
+
+def _last_cycle(db: Database) -> int:
+    with mutex(db, MutexKey.INITIATOR) as held:
+        assert held is not None
+        return held.last_update
+
+
+def _dead_pid() -> int:
+    process = multiprocessing.get_context("spawn").Process(target=os.getpid)
+    process.start()
+    process.join()
+    assert process.pid is not None
+    return process.pid
