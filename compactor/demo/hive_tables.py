@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from compactor.errors import StorageError
 from compactor.metastore.database import Database
-from compactor.metastore.schema import metadata
+from compactor.metastore.catalog_schema import metadata
 
 _ROOT = "@ROOT@"
 _PLACES = (

