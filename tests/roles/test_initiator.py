@@ -27,20 +27,21 @@ DAY_MS = 86_400_000
 
 
 def initiator(world: World, **changes: Any) -> Initiator:
-    """changes: settings of the section `initiator`."""
-    settings = world.settings.model_copy(update={"initiator": InitiatorSettings(**changes)})
+    """changes: settings of the section `initiator`; more than two deltas are too many unless it says otherwise."""
+    section = InitiatorSettings(**{"delta_num_threshold": 2} | changes)
+    settings = world.settings.model_copy(update={"initiator": section})
     return Initiator(world.db, open_location, settings, world.metrics, "host", "1.0")
 
 
 def test_a_table_with_more_deltas_than_the_threshold_and_no_base_gets_a_major(world: World) -> None:
     table = world.table()
-    world.write(table, times=11)
+    world.write(table, times=3)
     result = initiator(world).run_once()
     (requested,) = result.requested
     assert (requested.table, requested.type, requested.reason) == (
         table,
         CompactionType.MAJOR,
-        "11 deltas > 10 and no base",
+        "3 deltas > 2 and no base",
     )
     row = world.only_row()
     assert (row.id, row.state, row.type) == (requested.id, CompactionState.INITIATED, CompactionType.MAJOR)
@@ -51,13 +52,13 @@ def test_a_table_with_more_deltas_than_the_threshold_and_no_base_gets_a_major(wo
 def test_a_table_with_a_base_and_many_small_deltas_gets_a_minor(world: World) -> None:
     table = world.table()
     world.put(world.location(table) / "base_0000001", 100_000)
-    world.write(table, times=12, size=1)
+    world.write(table, times=4, size=1)
     initiator(world).run_once()
     assert world.only_row().type is CompactionType.MINOR
 
 
 def test_a_table_below_the_thresholds_is_left_alone(world: World) -> None:
-    world.write(world.table(), times=10)
+    world.write(world.table(), times=2)
     result = initiator(world).run_once()
     assert (result.candidates, result.skipped, result.did_anything) == (1, 1, False)
     assert world.rows() == []
@@ -71,7 +72,7 @@ def test_a_table_that_nobody_wrote_is_no_candidate(world: World) -> None:
 def test_each_partition_is_a_candidate_of_its_own(world: World) -> None:
     table = world.table(partitioned=True)
     busy, quiet = world.partition(table, "busy"), world.partition(table, "quiet")
-    world.write(table, busy, times=11)
+    world.write(table, busy, times=3)
     world.write(table, quiet)
     initiator(world).run_once()
     assert world.only_row().partition == busy
@@ -79,9 +80,9 @@ def test_each_partition_is_a_candidate_of_its_own(world: World) -> None:
 
 def test_deltas_of_an_open_writer_and_above_it_do_not_count(world: World) -> None:
     table = world.table()
-    world.write(table, times=5)
+    world.write(table, times=1)
     writer = world.open_write(table)
-    world.write(table, times=20)
+    world.write(table, times=4)
     role = initiator(world)
     assert role.run_once().requested == ()
     commit_transaction(world.db, writer.txn_id)
@@ -90,7 +91,7 @@ def test_deltas_of_an_open_writer_and_above_it_do_not_count(world: World) -> Non
 
 def test_what_is_requested_or_running_is_not_requested_again(world: World) -> None:
     table = world.table()
-    world.write(table, times=11)
+    world.write(table, times=3)
     role = initiator(world)
     role.run_once()
     assert role.run_once().requested == ()
@@ -101,9 +102,9 @@ def test_what_is_requested_or_running_is_not_requested_again(world: World) -> No
 
 def test_what_was_written_during_a_compaction_is_seen_after_it_without_another_write(world: World) -> None:
     table = world.table()
-    world.write(table, times=11)
+    world.write(table, times=3)
     _, txn_id, _ = world.start_compaction(table)
-    world.write(table, times=12)
+    world.write(table, times=3)
     role = initiator(world)
     # Two cycles: the second one no longer counts these writes as new
     role.run_once()
@@ -120,42 +121,42 @@ def test_what_was_written_during_a_compaction_is_seen_after_it_without_another_w
 
 def test_ready_for_cleaning_blocks_only_while_there_is_nothing_new(world: World) -> None:
     table = world.table()
-    world.write(table, times=11)
+    world.write(table, times=3)
     world.compact(table)
     role = initiator(world)
     assert role.run_once().requested == ()
-    world.write(table, times=11)
+    world.write(table, times=3)
     assert len(role.run_once().requested) == 1
 
 
 @pytest.mark.parametrize("key", ["no_auto_compaction", "NO_AUTO_COMPACTION"])
 def test_no_auto_compaction_on_the_table_is_obeyed(world: World, key: str) -> None:
-    world.write(world.table(**{key: "true"}), times=11)
+    world.write(world.table(**{key: "true"}), times=3)
     assert initiator(world).run_once().skipped == 1
     assert world.rows() == []
 
 
 def test_no_auto_compaction_on_the_database_wins_over_the_table(world: World) -> None:
     world.database("d", no_auto_compaction="false")
-    world.write(world.table(no_auto_compaction="true"), times=11)
+    world.write(world.table(no_auto_compaction="true"), times=3)
     table = world.table(database="d", no_auto_compaction="true")
-    world.write(table, times=11)
+    world.write(table, times=3)
     initiator(world).run_once()
     assert world.only_row().table == table
 
 
 def test_the_table_may_override_the_thresholds(world: World) -> None:
-    table = world.table(**{"compactorthreshold.hive.compactor.delta.num.threshold": "2"})
-    world.write(table, times=3)
+    table = world.table(**{"compactorthreshold.hive.compactor.delta.num.threshold": "1"})
+    world.write(table, times=2)
     (requested,) = initiator(world).run_once().requested
-    assert requested.reason == "3 deltas > 2 and no base"
+    assert requested.reason == "2 deltas > 1 and no base"
 
 
 def test_a_wrong_override_goes_into_the_history_once_and_the_cycle_goes_on(world: World) -> None:
     broken = world.table("broken", **{"compactorthreshold.hive.compactor.delta.num.threshold": "lots"})
     fine = world.table("fine")
-    world.write(broken, times=11)
-    world.write(fine, times=11)
+    world.write(broken, times=3)
+    world.write(fine, times=3)
     role = initiator(world)
     result = role.run_once()
     assert [r.table for r in result.requested] == [fine]
@@ -168,8 +169,8 @@ def test_a_wrong_override_goes_into_the_history_once_and_the_cycle_goes_on(world
 
 def test_a_name_that_does_not_parse_is_recorded_and_the_cycle_goes_on(world: World) -> None:
     broken, fine = world.table("broken"), world.table("fine")
-    world.write(broken, times=11)
-    world.write(fine, times=11)
+    world.write(broken, times=3)
+    world.write(fine, times=3)
     (world.location(broken) / "delta_7_3").mkdir()
     assert [r.table for r in initiator(world).run_once().requested] == [fine]
     (row,) = world.rows(CompactionState.DID_NOT_INITIATE)
@@ -178,8 +179,8 @@ def test_a_name_that_does_not_parse_is_recorded_and_the_cycle_goes_on(world: Wor
 
 def test_a_missing_directory_is_recorded_and_the_cycle_goes_on(world: World) -> None:
     broken, fine = world.table("broken"), world.table("fine")
-    world.write(broken, times=11)
-    world.write(fine, times=11)
+    world.write(broken, times=3)
+    world.write(fine, times=3)
     world.remove_location(broken)
     assert [r.table for r in initiator(world).run_once().requested] == [fine]
     (row,) = world.rows(CompactionState.DID_NOT_INITIATE)
@@ -188,8 +189,8 @@ def test_a_missing_directory_is_recorded_and_the_cycle_goes_on(world: World) -> 
 
 def test_storage_that_fails_is_recorded_and_the_cycle_goes_on(world: World) -> None:
     broken, fine = world.table("broken"), world.table("fine")
-    world.write(broken, times=11)
-    world.write(fine, times=11)
+    world.write(broken, times=3)
+    world.write(fine, times=3)
 
     def filesystem_of(location: str) -> tuple[FileSystem, str]:
         if location.endswith("broken"):
@@ -204,7 +205,7 @@ def test_storage_that_fails_is_recorded_and_the_cycle_goes_on(world: World) -> N
 
 def test_a_dropped_table_is_no_concern_of_anybody(world: World) -> None:
     table = world.table()
-    world.write(table, times=11)
+    world.write(table, times=3)
     drop_table(world.db, table)
     result = initiator(world).run_once()
     assert (result.skipped, result.not_initiated) == (1, ())
@@ -213,7 +214,7 @@ def test_a_dropped_table_is_no_concern_of_anybody(world: World) -> None:
 
 def test_two_failures_stop_the_requests_and_say_so_in_the_history(world: World) -> None:
     table = world.table()
-    world.write(table, times=11)
+    world.write(table, times=3)
     world.fail(table, times=2)
     result = initiator(world).run_once()
     assert result.requested == ()
@@ -223,14 +224,14 @@ def test_two_failures_stop_the_requests_and_say_so_in_the_history(world: World) 
 
 def test_after_the_retry_time_one_more_compaction_is_tried(world: World) -> None:
     table = world.table()
-    world.write(table, times=11)
+    world.write(table, times=3)
     world.fail(table, times=2, ago_ms=8 * DAY_MS)
     assert len(initiator(world).run_once().requested) == 1
 
 
 def test_a_failure_is_looked_at_again_without_a_new_write(world: World) -> None:
     table = world.table()
-    world.write(table, times=11)
+    world.write(table, times=3)
     world.fail(table)
     with mutex(world.db, MutexKey.INITIATOR) as held:
         assert held is not None
@@ -239,7 +240,7 @@ def test_a_failure_is_looked_at_again_without_a_new_write(world: World) -> None:
 
 
 def test_insert_only_tables_follow_the_switch(world: World) -> None:
-    world.write(world.table(transactional_properties="insert_only"), times=11)
+    world.write(world.table(transactional_properties="insert_only"), times=3)
     assert initiator(world, compact_insert_only=False).run_once().requested == ()
     assert len(initiator(world).run_once().requested) == 1
 
@@ -248,8 +249,8 @@ def test_the_pool_comes_from_the_table_and_else_from_the_database(world: World) 
     world.database("d", **{"hive.compactor.worker.pool": "of_database"})
     plain = world.table("plain", database="d")
     own = world.table("own", database="d", **{"hive.compactor.worker.pool": "of_table"})
-    world.write(plain, times=11)
-    world.write(own, times=11)
+    world.write(plain, times=3)
+    world.write(own, times=3)
     initiator(world).run_once()
     assert {row.table.table: row.pool for row in world.rows()} == {"plain": "of_database", "own": "of_table"}
 
@@ -285,7 +286,7 @@ def test_an_old_abort_leads_to_a_minor(world: World) -> None:
 
 def test_claims_of_a_dead_process_of_this_host_go_back_once_and_their_transaction_is_aborted(world: World) -> None:
     table = world.table()
-    world.write(table, times=11)
+    world.write(table, times=3)
     held, txn_id, _ = world.start_compaction(table, worker_id=f"host-{_dead_pid()}.abc")
     result = initiator(world).run_once()
     assert result.revoked == (held.id,)
@@ -296,7 +297,7 @@ def test_claims_of_a_dead_process_of_this_host_go_back_once_and_their_transactio
 @pytest.mark.parametrize("worker", ["host-{alive}.abc", "other-{dead}.abc", "host-{dead}", "host-2-{dead}.abc"])
 def test_claims_of_living_processes_other_hosts_and_hive_are_kept(world: World, worker: str) -> None:
     table = world.table()
-    world.write(table, times=11)
+    world.write(table, times=3)
     world.start_compaction(table, worker_id=worker.format(alive=os.getpid(), dead=_dead_pid()))
     assert initiator(world).run_once().revoked == ()
     assert world.only_row().state is CompactionState.WORKING
@@ -313,7 +314,7 @@ def test_claims_that_are_too_old_go_back_in_every_cycle(world: World) -> None:
 
 
 def test_a_second_initiator_waits_for_its_turn(world: World) -> None:
-    world.write(world.table(), times=11)
+    world.write(world.table(), times=3)
     with mutex(world.db, MutexKey.INITIATOR) as held:
         assert held is not None
         result = initiator(world).run_once()
@@ -326,7 +327,7 @@ def test_the_time_of_the_cycle_is_kept_only_when_it_got_to_its_end(world: World)
     def unreachable(location: str) -> tuple[FileSystem, str]:
         raise RuntimeError(location)
 
-    world.write(world.table(), times=11)
+    world.write(world.table(), times=3)
     role = Initiator(world.db, unreachable, world.settings, world.metrics, "host", "1.0")
     with pytest.raises(RuntimeError):
         role.run_once()
@@ -354,7 +355,7 @@ def test_delta_counts_are_reported_for_each_object_looked_at(world: World) -> No
 
 
 def test_initiators_in_several_threads_make_one_request(world: World) -> None:
-    world.write(world.table(), times=11)
+    world.write(world.table(), times=3)
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(lambda role: role.run_once(), [initiator(world) for _ in range(4)]))
     assert sum(len(result.requested) for result in results) == 1
@@ -363,12 +364,12 @@ def test_initiators_in_several_threads_make_one_request(world: World) -> None:
 
 def test_several_objects_at_a_time_are_examined_with_more_threads(world: World) -> None:
     for number in range(6):
-        world.write(world.table(f"t{number}"), times=11)
+        world.write(world.table(f"t{number}"), times=3)
     assert len(initiator(world, threads=3).run_once().requested) == 6
 
 
 def test_initiators_in_two_processes_make_one_request(world: World) -> None:
-    world.write(world.table(), times=11)
+    world.write(world.table(), times=3)
     _in_processes(_one_cycle, world.settings)
     assert len(world.rows()) == 1
 

@@ -131,8 +131,12 @@ class World:
         *,
         kind: CompactionType = CompactionType.MAJOR,
         worker_id: str = "host-1.abc",
+        first: int = 1,
     ) -> tuple[Compaction, int, str]:
-        """A worker up to its output, unpublished: claim, transaction, name of the output."""
+        """A worker up to its output, unpublished: claim, transaction, name of the output.
+
+        first: smallest write id that a minor compaction merges.
+        """
         self.request(table, partition, kind)
         held = claim(self.db, worker_id=worker_id, worker_version="0")
         assert held is not None
@@ -143,7 +147,7 @@ class World:
         if kind is CompactionType.MAJOR:
             output = base_name(highest, txn_id)
         else:
-            output = delta_name(DeltaKind.INSERT, 1, highest, visibility_txn=txn_id)
+            output = delta_name(DeltaKind.INSERT, first, highest, visibility_txn=txn_id)
         self.put(self.location(table, partition) / output)
         return held, txn_id, output
 
