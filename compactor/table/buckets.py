@@ -12,6 +12,7 @@ from __future__ import annotations
 import decimal
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -35,7 +36,7 @@ _MASK = 0xFFFFFFFF
 def row_buckets(rows: pa.Table, table: Table) -> Int64Array:
     """Bucket number of each row; 0 for every row of a table that is not bucketed.
 
-    Raises UnsupportedData for a bucketing column whose hash is not known here (binary, timestamp, nested types).
+    Raises UnsupportedData for a bucketing column whose hash is not known here (binary, timestamp).
     """
     if table.bucket_count <= 0:
         return np.zeros(rows.num_rows, dtype=np.int64)
@@ -51,8 +52,7 @@ def bucket_numbers(
     """Bucket number of each row. columns: (values, Hive type, name) of the bucketing columns in their order."""
     total: UInt32Array = np.zeros(len(columns[0][0]), dtype=np.uint32)
     for values, kind, name in columns:
-        hashes = _murmur_hashes(values, kind, name) if version >= 2 else _java_hashes(values, kind, name)
-        total = total * np.uint32(31) + np.where(_nulls(values), np.uint32(0), hashes)
+        total = total * np.uint32(31) + _hashes(values, kind, name, version)
     return (total & np.uint32(0x7FFFFFFF)).astype(np.int64) % buckets
 
 
@@ -69,6 +69,41 @@ def murmur3(data: bytes) -> int:
             word ^= ((byte - 256 if byte > 127 else byte) << 8 * at) & _MASK
         state ^= _mixed(word)
     return int(_finished(np.array([state ^ len(data)], dtype=np.uint32))[0])
+
+
+def _hashes(values: pa.ChunkedArray, kind: HiveType, name: str, version: int) -> UInt32Array:
+    """The hash of each value, 0 for null."""
+    if kind.kind in ("array", "map", "struct"):
+        found = _nested_hashes(values, kind, name, version)
+    elif version >= 2:
+        found = _murmur_hashes(values, kind, name)
+    else:
+        found = _java_hashes(values, kind, name)
+    return np.where(_nulls(values), np.uint32(0), found)
+
+
+def _nested_hashes(values: pa.ChunkedArray, kind: HiveType, name: str, version: int) -> UInt32Array:
+    array = values.combine_chunks()
+    children = [child for _, child in kind.children]
+    total: UInt32Array = np.zeros(len(array), dtype=np.uint32)
+    if kind.kind == "struct":
+        for at, child in enumerate(children):
+            total = total * np.uint32(31) + _hashes(pa.chunked_array([array.field(at)]), child, name, version)
+        return total
+    if kind.kind == "array":
+        parts = _hashes(pa.chunked_array([array.values]), children[0], name, version)
+    else:
+        # Hive hashes the values of a map by version 1 whatever the table's version is.
+        items = _hashes(pa.chunked_array([array.items]), children[1], name, 1)
+        parts = _hashes(pa.chunked_array([array.keys]), children[0], name, version) ^ items
+    factor = 31 if kind.kind == "array" else 1
+    bounds = array.offsets.to_pylist()
+    for row, (start, stop) in enumerate(pairwise(bounds)):
+        combined = 0
+        for part in parts[start:stop].tolist():
+            combined = (combined * factor + part) & _MASK
+        total[row] = combined
+    return total
 
 
 def _murmur_hashes(values: pa.ChunkedArray, kind: HiveType, name: str) -> UInt32Array:  # noqa: PLR0911 - one a type
@@ -112,13 +147,17 @@ def _java_hashes(values: pa.ChunkedArray, kind: HiveType, name: str) -> UInt32Ar
         case "double":
             return _folded(_floats(values, np.float64).view(np.uint64))
         case "string":
-            return np.array([_java_text(v.encode()) for v in _objects(values, "")], dtype=np.uint32)
+            return np.array([_java_text(v.encode(), 0) for v in _objects(values, "")], dtype=np.uint32)
+        case "varchar" | "char":
+            texts = [v.rstrip(" ") if kind.kind == "char" else v for v in _objects(values, "")]
+            return np.array([_java_text(v.encode(), 1) for v in texts], dtype=np.uint32)
         case _:
             raise UnsupportedData(f"bucketing column {name}: version 1 cannot hash rows by a {kind}")
 
 
-def _java_text(data: bytes) -> int:
-    total = 0
+def _java_text(data: bytes, start: int) -> int:
+    """31 * hash + byte from `start` on: 0 for string, 1 for what Hive keeps as Hadoop's Text."""
+    total = start
     for byte in data:
         total = (total * 31 + (byte - 256 if byte > 127 else byte)) & _MASK
     return total
@@ -180,7 +219,8 @@ def _integers(values: pa.ChunkedArray) -> Int64Array:
 
 def _floats(values: pa.ChunkedArray, kind: type[np.float32 | np.float64]) -> npt.NDArray[Any]:
     found: npt.NDArray[Any] = pc.fill_null(values, 0.0).to_numpy().astype(kind)
-    return found
+    # Java knows one NaN only.
+    return np.where(np.isnan(found), kind(np.nan), found)
 
 
 def _objects(values: pa.ChunkedArray, instead: T) -> list[T]:

@@ -14,6 +14,7 @@ from compactor.acid.layout import parse_bucket
 from compactor.acid.schema import parse_type
 from compactor.errors import UnsupportedData
 from compactor.orc.reader import OrcSource
+from compactor.orc.types import arrow_type
 from compactor.storage.filesystem import open_location
 from compactor.table.buckets import bucket_numbers, murmur3
 from tests.fixtures.hive_tables import hive_table, unpack
@@ -76,6 +77,36 @@ def test_version_1_is_javas_hash_code() -> None:
     assert numbers(pa.array([(1 << 32) + 5]), "bigint", version=1) == [4]
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "version_1", "version_2"),
+    [
+        ("tinyint", -128, -128, -128),
+        ("smallint", 300, 300, 2107031704),
+        ("int", 300_000, 300000, -678663480),
+        ("bigint", 300_000_000_000, -647710651, -888935297),
+        ("float", 12.34, 1095069860, -381747602),
+        ("float", float("nan"), 2143289344, -480354314),
+        ("float", float("-inf"), -8388608, -1433270801),
+        ("double", 12.34, 986311098, -2070733568),
+        ("double", float("nan"), 2146959360, 1138026565),
+        ("string", "", 0, -965378730),
+        ("string", "test string", -318923937, -138301454),
+        ("string", "\u5f3a\u5927\u7684Trino\u5f15\u64ce", 1688501507, 1784416344),
+        ("varchar(15)", "test string", -189841218, -138301454),
+        ("date", dt.date(1950, 11, 19), -6983, -431619185),
+        ("array<smallint>", [5, 8, 13], 5066, -905011156),
+        ("array<array<bigint>>", [[10, 20], [-10, -20], [None]], 326368, 611324477),
+        ("map<string,bigint>", [("key", 123), ("key2", 123456789), ("key3", -123456)], 127880789, -1910999650),
+    ],
+)
+def test_hashes_are_those_that_hives_own_classes_compute(
+    kind: str, value: object, version_1: int, version_2: int
+) -> None:
+    values = pa.array([value], arrow_type(parse_type(kind)))
+    assert numbers(values, kind, version=1) == [version_1 & 0x7FFFFFFF]
+    assert numbers(values, kind) == [version_2 & 0x7FFFFFFF]
+
+
 def test_a_type_without_a_known_hash_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedData, match="column c"):
-        numbers(pa.array([[1]]), "array<int>")
+        numbers(pa.array([b"x"]), "binary")
