@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from cleaner.obsolete import Removal, aborted
 from cleaner.remover import Removed
-from cleaner.sweep import Swept, sweep_all
+from cleaner.sweep import sweep_all
 from cleaner.target import FilesystemOf, find_target, locations
 from compactor.acid.directory import Listing, Snapshot
 from compactor.acid.snapshot import ValidWriteIdList
@@ -75,12 +75,12 @@ class AbortedTxnCleaner:
         errors: list[str] = []
         for found in self._due():
             try:
-                swept, count = self._clean(found)
+                freed, count = self._clean(found)
             except (StorageError, FormatError) as error:
                 errors.append(f"aborted writes of {_name(found)}: {error}")
                 self._postpone(found, str(error))
                 continue
-            removed += swept.removed
+            removed += freed
             forgotten += count
             if count < found.count:
                 left = found.count - count
@@ -98,15 +98,14 @@ class AbortedTxnCleaner:
         count, until = self._resting.get((found.table, found.partition), (0, 0.0))
         return count == found.count and self._clock() < until
 
-    def _clean(self, found: AbortedObject) -> tuple[Swept, int]:
+    def _clean(self, found: AbortedObject) -> tuple[Removed, int]:
         """What was removed, and how many components were forgotten."""
         txns = valid_txn_list(self._db)
         write_ids = valid_write_ids(self._db, found.table, txns).for_compaction()
         target = find_target(self._db, found.table, found.partition)
         places = () if target is None else locations(self._db, target, self._filesystem_of)
         if not places:
-            swept = Swept(removed=Removed(), after=Removal(doomed=()))
-            return swept, self._forget(found, write_ids, uncompacted_aborts=False)
+            return Removed(), self._forget(found, write_ids, forgettable=None)
 
         def decide(listing: Listing) -> Removal:
             return aborted(listing, Snapshot(txns=txns, write_ids=write_ids))
@@ -114,28 +113,17 @@ class AbortedTxnCleaner:
         swept = sweep_all(self._filesystem_of, places, decide)
         if swept.after.doomed:
             raise StorageError(f"{len(swept.after.doomed)} entries are still there after their removal")
-        return swept, self._forget(
-            found,
-            write_ids,
-            uncompacted_aborts=swept.after.uncompacted_aborts,
-            forgettable=swept.after.forgettable,
-        )
+        return swept.removed, self._forget(found, write_ids, forgettable=swept.after.forgettable)
 
-    def _forget(
-        self,
-        found: AbortedObject,
-        write_ids: ValidWriteIdList,
-        *,
-        uncompacted_aborts: bool,
-        forgettable: frozenset[int] = frozenset(),
-    ) -> int:
+    def _forget(self, found: AbortedObject, write_ids: ValidWriteIdList, *, forgettable: frozenset[int] | None) -> int:
+        """forgettable: exactly these write ids; None: the object has no files any more, so everything."""
         return mark_aborts_cleaned(
             self._db,
             found.table,
             found.partition,
             highest_write_id=write_ids.high_water,
-            uncompacted_aborts=uncompacted_aborts,
-            aborted_write_ids=forgettable,
+            uncompacted_aborts=forgettable is not None,
+            aborted_write_ids=forgettable or frozenset(),
         )
 
     def _postpone(self, found: AbortedObject, message: str) -> None:

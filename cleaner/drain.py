@@ -49,15 +49,15 @@ def drained(db: Database, compaction: Compaction, txns: ValidTxnList) -> Drained
     return _held_by(compaction, blocker)
 
 
-def held(db: Database, due: Collection[Compaction], txns: ValidTxnList) -> list[HeldBy]:
-    """Every row that waits for cleaning and is not due, with the reason. due: what `ready_to_clean` gave."""
+def held(db: Database, due: Collection[Compaction], txns: ValidTxnList, *, limit: int = 100) -> list[HeldBy]:
+    """Rows that wait for cleaning and are not due, with the reason: the oldest ones, at most limit.
+
+    due: what `ready_to_clean` gave. Each row costs queries; one long reader can hold thousands, all for one reason.
+    """
     going = {compaction.id for compaction in due}
-    waiting = show_compactions(db, filters=CompactionFilter(state=CompactionState.READY_FOR_CLEANING))
-    return [
-        why_not_due(db, compaction, txns)
-        for compaction in sorted(waiting, key=lambda row: row.id)
-        if compaction.id not in going and compaction.type is not CompactionType.ABORT_TXN_CLEANUP
-    ]
+    ready = show_compactions(db, filters=CompactionFilter(state=CompactionState.READY_FOR_CLEANING))
+    waiting = [row for row in ready if row.id not in going and row.type is not CompactionType.ABORT_TXN_CLEANUP]
+    return [why_not_due(db, row, txns) for row in sorted(waiting, key=lambda row: row.id)[:limit]]
 
 
 def why_not_due(db: Database, compaction: Compaction, txns: ValidTxnList) -> HeldBy:

@@ -54,13 +54,11 @@ class Doomed:
 class Removal:
     """What to remove from a location, and what the database may forget afterwards.
 
-    forgettable: aborted write ids of the snapshot that no remaining file can contain. uncompacted_aborts: some aborted
-    write id is left in a file, so that only the forgettable ones may be forgotten.
+    forgettable: aborted write ids of the snapshot that no remaining file can contain; any other must be remembered.
     """
 
     doomed: tuple[Doomed, ...]
     forgettable: frozenset[int] = frozenset()
-    uncompacted_aborts: bool = False
 
     @property
     def names(self) -> frozenset[str]:
@@ -116,7 +114,6 @@ def _removal(listing: Listing, snapshot: Snapshot, doomed: list[Doomed]) -> Remo
     return Removal(
         doomed=tuple(sorted(doomed, key=lambda entry: entry.name)),
         forgettable=frozenset(candidates - left),
-        uncompacted_aborts=bool(left),
     )
 
 

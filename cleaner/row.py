@@ -141,12 +141,9 @@ def _remove(
         clear_cleaner_start(db, compaction)
         reason = f"{len(swept.after.doomed)} entries are still there after their removal"
         return _hold(HeldBy(compaction=compaction, reason=reason), swept.removed)
-    mark_cleaned(
-        db,
-        compaction,
-        uncompacted_aborts=swept.after.uncompacted_aborts,
-        aborted_write_ids=swept.after.forgettable,
-    )
+    # Hive forgets every abort up to the highest write id when no file has one left, and with them aborted compactions,
+    # which must stay known for their quarantine (cleaner.abandoned): so always exactly the write ids, nothing more
+    mark_cleaned(db, compaction, uncompacted_aborts=True, aborted_write_ids=swept.after.forgettable)
     return RowOutcome(compaction=compaction, verdict=Verdict.CLEANED, removed=swept.removed)
 
 

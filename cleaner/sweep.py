@@ -47,6 +47,5 @@ def sweep_all(filesystem_of: FilesystemOf, places: Iterable[str], decide: Callab
         after=Removal(
             doomed=tuple(entry for r in left for entry in r.doomed),
             forgettable=forgettable,
-            uncompacted_aborts=any(r.uncompacted_aborts for r in left),
         ),
     )

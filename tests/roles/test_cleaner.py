@@ -425,6 +425,17 @@ def test_the_output_of_a_failed_compaction_goes_and_its_transaction_is_forgotten
     assert world.components(txn_id) == 0
 
 
+def test_a_successful_compaction_does_not_end_the_quarantine_of_a_failed_one(world: World) -> None:
+    table = world.table()
+    world.write(table, times=2)
+    held, txn_id, _ = world.start_compaction(table)
+    fail(world.db, held, message="the job failed", txn_id=txn_id)
+    output = world.compact(table)
+    assert cleaner(world).run_once().cleaned == 1
+    assert world.entries(table) == [output]
+    assert world.components(txn_id) == 1
+
+
 def test_the_output_of_a_running_compaction_is_not_touched(world: World) -> None:
     table = world.table()
     world.write(table, times=2)

@@ -93,7 +93,6 @@ def test_clean_up_of_aborts_never_takes_an_obsolete_entry() -> None:
 def test_a_delta_with_committed_and_aborted_writes_stays_and_so_does_the_memory_of_its_aborts() -> None:
     removal = aborted(listing("delta_0000001_0000003/bucket_00000"), snapshot(write_ids=3, aborted_ids=[2]))
     assert names(removal) == []
-    assert removal.uncompacted_aborts
     assert removal.forgettable == frozenset()
 
 
@@ -101,7 +100,6 @@ def test_aborts_are_forgotten_when_no_file_can_hold_their_rows() -> None:
     removal = aborted(listing(DELTA_1, DELTA_2), snapshot(write_ids=3, aborted_ids=[2, 3]))
     assert names(removal) == ["delta_0000002_0000002_0000"]
     assert removal.forgettable == {2, 3}
-    assert not removal.uncompacted_aborts
 
 
 def test_a_compactions_output_holds_no_aborted_rows_whatever_its_name_covers() -> None:
@@ -109,7 +107,6 @@ def test_a_compactions_output_holds_no_aborted_rows_whatever_its_name_covers() -
     removal = replaced(found, snapshot(write_ids=3, aborted_ids=[2]))
     assert len(removal.doomed) == 3
     assert removal.forgettable == {2}
-    assert not removal.uncompacted_aborts
 
 
 def test_removing_an_aborted_compactions_output_forgets_no_aborted_write_inside_its_range() -> None:
@@ -117,7 +114,6 @@ def test_removing_an_aborted_compactions_output_forgets_no_aborted_write_inside_
     removal = replaced(found, snapshot(write_ids=3, aborted_ids=[2], aborted_txns=[9]))
     assert names(removal) == ["delta_0000001_0000003_v0000009"]
     assert removal.forgettable == frozenset()
-    assert removal.uncompacted_aborts
 
 
 def test_aborts_in_a_streaming_batch_that_goes_on_above_the_compaction_are_remembered() -> None:
@@ -126,7 +122,6 @@ def test_aborts_in_a_streaming_batch_that_goes_on_above_the_compaction_are_remem
     removal = replaced(found, snapshot(write_ids=2, aborted_ids=[2]))
     assert names(removal) == ["delta_0000001_0000001_0000"]
     assert removal.forgettable == frozenset()
-    assert removal.uncompacted_aborts
 
 
 def test_an_aborted_insert_overwrite_base_goes() -> None:
