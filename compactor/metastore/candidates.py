@@ -113,7 +113,11 @@ def candidates(
         written = select(*_key(COMPLETED_TXN_COMPONENTS, "CTC"))
         if since_ms is not None:
             since = db.timestamp(conn) - timedelta(milliseconds=db.now(conn) - since_ms)
-            written = written.where(or_(COMPLETED_TXN_COMPONENTS.c.CTC_TIMESTAMP >= since, _last_attempt_failed()))
+            failed = _last_attempt_failed().subquery()
+            key = dict(zip(("DATABASE", "TABLE", "PARTITION"), _key(COMPLETED_TXN_COMPONENTS, "CTC"), strict=True))
+            written = written.outerjoin(failed, and_(*(key[name] == failed.c[name] for name in key))).where(
+                or_(COMPLETED_TXN_COMPONENTS.c.CTC_TIMESTAMP >= since, failed.c.DATABASE.is_not(None))
+            )
         if aborts is None:
             keys = written.distinct().subquery()
         else:
@@ -199,22 +203,15 @@ def _candidate(key: CandidateKey, too_many_aborts: bool, has_old_abort: bool) ->
     )
 
 
-def _last_attempt_failed() -> ColumnElement[bool]:
-    """The object's newest history row is 'a' or 'f'."""
-    history, written = COMPLETED_COMPACTIONS, COMPLETED_TXN_COMPONENTS
+def _last_attempt_failed() -> Select[Any]:
+    """Objects whose newest history row is 'a' or 'f'."""
+    history = COMPLETED_COMPACTIONS
     newest = select(func.max(history.c.CC_ID)).group_by(
         history.c.CC_DATABASE, history.c.CC_TABLE, history.c.CC_PARTITION
     )
-    return (
-        select(history.c.CC_ID)
-        .where(
-            history.c.CC_ID.in_(newest),
-            history.c.CC_STATE.in_([CompactionState.DID_NOT_INITIATE, CompactionState.FAILED]),
-            history.c.CC_DATABASE == written.c.CTC_DATABASE,
-            history.c.CC_TABLE == written.c.CTC_TABLE,
-            history.c.CC_PARTITION.is_not_distinct_from(written.c.CTC_PARTITION),
-        )
-        .exists()
+    return select(*_key(history, "CC")).where(
+        history.c.CC_ID.in_(newest),
+        history.c.CC_STATE.in_([CompactionState.DID_NOT_INITIATE, CompactionState.FAILED]),
     )
 
 

@@ -44,6 +44,7 @@ def ready_to_clean(db: Database, *, retention_ms: int = 0, limit: int = 1000) ->
     A row whose compaction transaction is aborted comes up whatever its age (HIVE-29572): end it with `fail_ready`. A
     row without NEXT_TXN_ID, as Hive 4.0.1 leaves after a rebalance, waits for every transaction there is now.
     retention_ms: how long old files stay after the publication, besides the row's own retry retention.
+    Each row's readers are looked up in a transaction of their own: who has finished stays finished.
     """
     with db.read() as conn:
         highest_given_out = high_water(conn)
