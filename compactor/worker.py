@@ -37,8 +37,10 @@ from compactor.errors import (
     CompactorError,
     DatabaseUnavailable,
     Fenced,
+    JobError,
     LockNotAcquired,
     NoSuchObject,
+    NoSuchTransaction,
     TransactionAborted,
 )
 from compactor.jobs.compaction import JobRunner
@@ -203,15 +205,15 @@ class Worker:
         """Steps 2 to 8 with every way they can end."""
         try:
             return self._compact(work)
-        except (Fenced, TransactionAborted) as error:
-            return WorkerResult(outcome=Outcome.FENCED, compaction=work.claim, reason=error.message)
+        except (Fenced, TransactionAborted, NoSuchTransaction) as error:
+            return self._give_back(work, Outcome.FENCED, error.message)
         except (DatabaseUnavailable, CommitOutcomeUnknown):
             raise
         except CompactorError as error:
             if not work.heartbeat.trusted():
-                return WorkerResult(outcome=Outcome.FENCED, compaction=work.claim, reason=error.message)
+                return self._give_back(work, Outcome.FENCED, error.message)
             if self._stop.interrupting.is_set():
-                return self._release(work)
+                return self._give_back(work, Outcome.RELEASED, "interrupted")
             return self._fail(work.claim, work.txn_id, error)
         except Exception as error:  # noqa: BLE001 -- whatever went wrong, the row must say so and the txn must end
             _log.exception("compaction failed unexpectedly")
@@ -293,7 +295,10 @@ class Worker:
         return Snapshot(txns=valid, write_ids=ids)
 
     def _write(self, work: _Work, planned: CompactionPlan) -> list[ItemResult]:
+        self._stop_if_interrupted()
         queue.record_job(self._db, work.claim, self._runner.job_id())
+        # Starting the engine takes a while, and cancelling a job that has not begun does nothing.
+        self._stop_if_interrupted()
         started = time.monotonic()
         results = self._runner.run(
             planned,
@@ -304,6 +309,10 @@ class Worker:
         )
         self._metrics.job_seconds.labels(work.claim.type.name.lower()).observe(time.monotonic() - started)
         return results
+
+    def _stop_if_interrupted(self) -> None:
+        if self._stop.interrupting.is_set():
+            raise JobError("interrupted before the job began")
 
     def _publish(self, work: _Work) -> None:
         for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
@@ -345,15 +354,21 @@ class Worker:
         try:
             queue.fail(self._db, claim, message=reason, txn_id=txn_id)
         except Fenced as fenced:
+            if txn_id is not None:
+                txns.abort_transactions(self._db, [txn_id], reason="its claim was lost")
             return WorkerResult(outcome=Outcome.FENCED, compaction=claim, reason=f"{reason}; {fenced.message}")
         _log.error("compaction failed", reason=reason)
         return WorkerResult(outcome=Outcome.FAILED, compaction=claim, reason=reason)
 
-    def _release(self, work: _Work) -> WorkerResult:
-        """Interrupted: abort our transaction and give the row back, so that the next worker starts afresh."""
-        txns.abort_transactions(self._db, [work.txn_id])
-        queue.revoke_aborted(self._db)
-        return WorkerResult(outcome=Outcome.RELEASED, compaction=work.claim, reason="interrupted")
+    def _give_back(self, work: _Work, outcome: Outcome, reason: str) -> WorkerResult:
+        """The work ends unfinished: abort our transaction and queue the row again, so that the next worker starts afresh.
+
+        Left open, the transaction would hold its lock and the cleaner until it times out; a row without a recorded
+        transaction would wait for the worker's time limit. The claim may be lost already: then the row is not touched.
+        """
+        txns.abort_transactions(self._db, [work.txn_id], reason=reason)
+        queue.revoke_claims(self._db, [work.claim.worker_id or ""])
+        return WorkerResult(outcome=outcome, compaction=work.claim, reason=reason)
 
     def _count(self, claim: Compaction, planned: CompactionPlan, results: list[ItemResult]) -> None:
         kind = claim.type.name.lower()
