@@ -29,6 +29,7 @@ from compactor.acid.snapshot import ValidTxnList
 from compactor.errors import CompactorError, Fenced, FormatError, StorageError
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
+from compactor.metastore.delta_counts import record_delta_counts
 from compactor.metastore.ready import (
     cleaner_retry,
     clear_cleaner_start,
@@ -144,6 +145,8 @@ def _remove(
     # Hive forgets every abort up to the highest write id when no file has one left, and with them aborted compactions,
     # which must stay known for their quarantine (cleaner.abandoned): so always exactly the write ids, nothing more
     mark_cleaned(db, compaction, uncompacted_aborts=True, aborted_write_ids=swept.after.forgettable)
+    # Counted before this compaction; the initiator counts again when there is something new
+    record_delta_counts(db, compaction.table, compaction.partition, {})
     return RowOutcome(compaction=compaction, verdict=Verdict.CLEANED, removed=swept.removed)
 
 

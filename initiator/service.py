@@ -29,20 +29,18 @@ from compactor.metastore.candidates import AbortThresholds, Candidate
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import Compaction, CompactionRequest, CompactionState, CompactionType
 from compactor.metastore.database import Database
+from compactor.metastore.delta_counts import DeltaMetric, record_delta_counts
 from compactor.metastore.history import CompactionFilter, record_not_initiated, show_compactions
 from compactor.metastore.mutex import MutexKey, mutex
 from compactor.metastore.queue import request_compaction, revoke_aborted, revoke_claims, revoke_timed_out
 from compactor.metastore.snapshots import valid_txn_list
 from compactor.service.metrics import Metrics
-from compactor.settings import Settings
+from compactor.settings import MetricsSettings, Settings
 from initiator.candidates import FULL_SCAN_INTERVAL_S, pages, since
 from initiator.decide import DidNotInitiate, Initiate, Measurements, Skip
 from initiator.examine import Examination, Examiner, FilesystemOf
 
 _log = structlog.get_logger(__name__)
-
-ReportDeltas = Callable[[TableName, str | None, Measurements], None]
-"""Told the delta counts of each object that was looked at: table, partition, what was measured."""
 
 _QUEUED = frozenset({CompactionState.INITIATED, CompactionState.WORKING, CompactionState.READY_FOR_CLEANING})
 
@@ -110,8 +108,7 @@ class Initiator:
     """Runs cycles; `compactor.service.loop` decides when.
 
     filesystem_of: opens a metastore location. host: this machine's name as it stands in worker ids. version: of this
-    program, for the queue. report_deltas: takes the delta counts. process_is_alive: whether a process id of this
-    machine runs. clock: monotonic seconds.
+    program, for the queue. process_is_alive: whether a process id of this machine runs. clock: monotonic seconds.
     """
 
     def __init__(
@@ -123,7 +120,6 @@ class Initiator:
         host: str,
         version: str,
         *,
-        report_deltas: ReportDeltas | None = None,
         process_is_alive: Callable[[int], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -133,7 +129,6 @@ class Initiator:
         self._metrics = metrics
         self._host = host
         self._version = version
-        self._report_deltas = report_deltas
         self._process_is_alive = process_is_alive or _process_is_alive
         self._clock = clock
         self._cleared_host = False
@@ -196,8 +191,9 @@ class Initiator:
     def _act(self, examination: Examination, tally: _Tally) -> None:
         candidate, decision = examination.candidate, examination.decision
         tally.candidates += 1
-        if examination.measured is not None and self._report_deltas is not None:
-            self._report_deltas(candidate.table, candidate.partition, examination.measured)
+        if examination.measured is not None:
+            counts = delta_counts(examination.measured, self._settings.metrics)
+            record_delta_counts(self._db, candidate.table, candidate.partition, counts)
         match decision:
             case Initiate():
                 self._request(examination, decision, tally)
@@ -286,6 +282,16 @@ def dead_workers(claims: Iterable[Compaction], host: str, process_is_alive: Call
         if place == host and dot and pid.isdecimal() and not process_is_alive(int(pid)):
             gone.append(claim.worker_id or "")
     return gone
+
+
+def delta_counts(measured: Measurements, limits: MetricsSettings) -> dict[DeltaMetric, int]:
+    """The counts that reach their threshold, for the metrics of the most crowded tables."""
+    thresholds = {
+        DeltaMetric.ACTIVE: (measured.deltas, limits.delta_metrics_threshold),
+        DeltaMetric.SMALL: (measured.small_deltas(limits.small_delta_pct), limits.delta_metrics_threshold),
+        DeltaMetric.OBSOLETE: (measured.obsolete_deltas, limits.obsolete_delta_metrics_threshold),
+    }
+    return {metric: count for metric, (count, threshold) in thresholds.items() if count >= threshold}
 
 
 def _process_is_alive(pid: int) -> bool:

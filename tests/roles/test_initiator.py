@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
+from cleaner.service import Cleaner
 from compactor.errors import StorageError
-from compactor.metastore.catalog import TableName
 from compactor.metastore.catalog_write import drop_table, set_table_parameters
 from compactor.metastore.compaction import CompactionState, CompactionType
 from compactor.metastore.database import Database
 from compactor.metastore.mutex import MutexKey, mutex
 from compactor.metastore.queue import claim
 from compactor.metastore.txns import TxnState, abort_transactions, commit_transaction, transaction_state
-from compactor.service.metrics import Metrics
-from compactor.settings import InitiatorSettings, Settings
+from compactor.service.metrics import DeltaCount, Metrics
+from compactor.service.queue_statistics import read_statistics
+from compactor.settings import InitiatorSettings, MetricsSettings, Settings
 from compactor.storage.filesystem import FileSystem, open_location
-from initiator.decide import Measurements
 from initiator.service import Initiator
 from tests.roles.world import World
 
@@ -336,22 +336,27 @@ def test_the_time_of_the_cycle_is_kept_only_when_it_got_to_its_end(world: World)
     assert _last_cycle(world.db) > 0
 
 
-def test_delta_counts_are_reported_for_each_object_looked_at(world: World) -> None:
+def test_delta_counts_are_kept_for_the_metrics_until_the_object_is_cleaned(world: World) -> None:
     table = world.table()
     world.write(table, times=3)
-    reported: list[tuple[TableName, str | None, Measurements]] = []
-    role = Initiator(
-        world.db,
-        open_location,
-        world.settings,
-        world.metrics,
-        "host",
-        "1.0",
-        report_deltas=lambda *report: reported.append(report),
-    )
+    crowded = world.settings.model_copy(update={"metrics": MetricsSettings(delta_metrics_threshold=3)})
+    role = Initiator(world.db, open_location, crowded, world.metrics, "host", "1.0")
     role.run_once()
-    ((name, partition, measured),) = reported
-    assert (name, partition, measured.deltas) == (table, None, 3)
+    (shown,) = _active_deltas(world)
+    assert (shown.table, shown.partition, shown.count) == ("t", "", 3)
+    world.change_queue(world.only_row().id, CQ_STATE="r")
+    Cleaner(world.db, open_location, crowded, world.metrics, "host").run_once()
+    assert _active_deltas(world) == ()
+
+
+def test_few_deltas_are_not_kept_for_the_metrics(world: World) -> None:
+    world.write(world.table(), times=2)
+    Initiator(world.db, open_location, world.settings, world.metrics, "host", "1.0").run_once()
+    assert _active_deltas(world) == ()
+
+
+def _active_deltas(world: World) -> tuple[DeltaCount, ...]:
+    return read_statistics(world.db, top=10, delta_threshold=1, obsolete_delta_threshold=1).active_deltas
 
 
 def test_initiators_in_several_threads_make_one_request(world: World) -> None:
