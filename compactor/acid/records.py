@@ -85,21 +85,16 @@ def synthetic_ids(
 ) -> dict[str, SyntheticIds]:
     """ROW__IDs that Hive gives to the rows of files without ACID columns, by file path.
 
-    files: (file, rows) of one directory. Rows are numbered through all files of a bucket, in the order of the
-    original name and then the copy number (OriginalReaderPairToRead, AcidUtils.getAcidState's sort).
+    files: (file, rows) of one directory. Rows are numbered through all files of a bucket, in the order of the paths
+    as text, so `000000_0_copy_10` comes before `000000_0_copy_2` (OriginalReaderPairToRead; AcidUtils.getAcidState
+    sorts by URI and warns that another order loses data).
     """
     next_row: dict[int, int] = {}
     ids: dict[str, SyntheticIds] = {}
-    for file, rows in sorted(files, key=lambda f: _original_order(f[0])):
+    for file, rows in sorted(files, key=lambda f: f[0].path):
         parsed = parse_bucket(file.name)
         bucket = parsed.bucket if parsed is not None else 0
         first = next_row.get(bucket, 0)
         next_row[bucket] = first + rows
         ids[file.path] = SyntheticIds(write_id=write_id, bucket=encode_bucket(bucket, statement_id), first_row_id=first)
     return ids
-
-
-def _original_order(file: ListedFile) -> tuple[str, int, int, str]:
-    parsed = parse_bucket(file.name)
-    folder = file.path.rpartition("/")[0]
-    return (folder, parsed.bucket, parsed.copy, file.path) if parsed is not None else (folder, 0, 0, file.path)
