@@ -24,10 +24,11 @@ MAX_BUCKETS = 1 << 12
 MAX_STATEMENTS = 1 << 12
 NO_STATEMENT = -1
 
-_BASE = re.compile(r"base_(\d+)(?:_v(\d+))?")
-_DELTA = re.compile(r"(delete_delta|delta)_(\d+)_(\d+)(?:_(\d{1,5}))?(?:_v(\d+))?")
-_BUCKET = re.compile(r"bucket_(\d{5,})(?:_(\d+))?")
-_LEGACY = re.compile(r"(\d+)_(\d+)(?:_copy_(\d+))?(?:\.[A-Za-z0-9]+)*")
+# ASCII: Java's \d knows no other digits, and what Hive cannot parse is no ACID name here either.
+_BASE = re.compile(r"base_(\d+)(?:_v(\d+))?", re.ASCII)
+_DELTA = re.compile(r"(delete_delta|delta)_(\d+)_(\d+)(?:_(\d{1,5}))?(?:_v(\d+))?", re.ASCII)
+_BUCKET = re.compile(r"bucket_(\d{5,})(?:_(\d+))?", re.ASCII)
+_LEGACY = re.compile(r"(\d+)_(\d+)(?:_copy_(\d+))?(?:\.[A-Za-z0-9]+)*", re.ASCII)
 
 
 class DeltaKind(enum.Enum):
