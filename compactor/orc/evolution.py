@@ -30,6 +30,9 @@ def converted(array: pa.Array, found: HiveType, wanted: HiveType) -> pa.Array:
             keys = converted(array.keys, found.children[0][1], wanted.children[0][1])
             values = converted(array.items, found.children[1][1], wanted.children[1][1])
             return pa.MapArray.from_arrays(array.offsets, keys, values, mask=_nulls(array))
+        case _ if found.kind == "char":
+            # A char is stored padded, and ORC's CharTreeReader, through which Hive converts it, trims it.
+            return pc.utf8_rtrim(array, characters=" ")
         case _:
             return pc.cast(array, arrow_type(wanted), safe=True)
 
