@@ -15,6 +15,7 @@ from pyarrow import orc
 
 from compactor.acid.records import RowId
 from compactor.acid.schema import HiveType
+from compactor.errors import CorruptFile
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.compression import ARROW_NAMES, DEFAULT_BLOCK_SIZE, compress
 from compactor.orc.reader import OrcSource
@@ -132,6 +133,8 @@ class FileAssembler:
         self.bytes_copied += left
         while left:
             chunk = source.stream.read_at(min(left, _COPY_BYTES), offset)
+            if not chunk:
+                raise CorruptFile(f"{source.path}: stripe {stripe} ends {left} bytes too early")
             self._stream.write(chunk)
             offset += len(chunk)
             left -= len(chunk)

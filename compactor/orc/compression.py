@@ -69,7 +69,7 @@ def _inflate(kind: int, chunk: bytes, block_size: int) -> bytes:
             case pb.ZLIB:
                 return zlib.decompress(chunk, -15)
             case pb.SNAPPY:
-                return bytes(pa.decompress(chunk, _snappy_length(chunk), codec="snappy", asbytes=True))
+                return bytes(pa.decompress(chunk, _snappy_length(chunk, block_size), codec="snappy", asbytes=True))
             case pb.ZSTD:
                 with pa.CompressedInputStream(pa.BufferReader(chunk), "zstd") as stream:
                     return bytes(stream.read())
@@ -95,15 +95,17 @@ def _deflate(kind: int, block: bytes) -> bytes:
             return block
 
 
-def _snappy_length(chunk: bytes) -> int:
-    """Snappy's leading varint: the length of the decompressed block."""
+def _snappy_length(chunk: bytes, block_size: int) -> int:
+    """Snappy's leading varint: the length of the decompressed block. It is memory to be reserved, so it is not trusted."""
     length = shift = 0
     for byte in chunk:
         length |= (byte & 127) << shift
         if byte < 128:
+            if length > block_size:
+                break
             return length
         shift += 7
-    raise CorruptFile("a snappy block without a length")
+    raise CorruptFile("a snappy block of the file's tail claims no length, or more than a block holds")
 
 
 def _lz4(chunk: bytes, block_size: int) -> bytes:
@@ -116,7 +118,9 @@ def _lz4(chunk: bytes, block_size: int) -> bytes:
         literals, at = _lz4_length(chunk, at, token >> 4)
         out += chunk[at : at + literals]
         at += literals
-        if at >= len(chunk):
+        if at > len(chunk):
+            raise CorruptFile("an LZ4 block of the file's tail ends too early")
+        if at == len(chunk):
             break
         offset = int.from_bytes(chunk[at : at + 2], "little")
         match_length, at = _lz4_length(chunk, at + 2, token & 15)

@@ -9,6 +9,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -72,7 +73,11 @@ class OrcSource:
         self.path = path
         self.synthetic = synthetic
         self.stream = _committed_part(fs, path)
-        self.tail: OrcTail = read_tail(self.stream, path)
+        try:
+            self.tail: OrcTail = read_tail(self.stream, path)
+        except BaseException:
+            self.stream.close()
+            raise
 
     def __enter__(self) -> OrcSource:
         return self
@@ -138,8 +143,7 @@ class OrcSource:
     @cached_property
     def _first_rows(self) -> list[int]:
         """Number of rows before each stripe."""
-        counts = [s.number_of_rows for s in self.tail.footer.stripes]
-        return [sum(counts[:i]) for i in range(len(counts))]
+        return list(accumulate((s.number_of_rows for s in self.tail.footer.stripes), initial=0))
 
     def _synthetic_keys(self, stripe: int, ids: SyntheticIds) -> Keys:
         count = self.stripe_rows(stripe)

@@ -99,10 +99,11 @@ def _pick_bound(
 
 
 def _bound(statistics: Any, exact: str, bound: str) -> tuple[bytes, bool] | None:
-    if statistics.HasField(exact):
-        return getattr(statistics, exact).encode(), True
-    if statistics.HasField(bound):
-        return getattr(statistics, bound).encode(), False
+    for name in (exact, bound):
+        if statistics.HasField(name):
+            value = getattr(statistics, name)
+            # The C++ writer takes a column's bytes as they are; what is no text comes back as bytes, and is no bound.
+            return (value.encode(), name == exact) if isinstance(value, str) else None
     return None
 
 

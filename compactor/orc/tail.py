@@ -64,7 +64,8 @@ class OrcTail:
     @property
     def row_type(self) -> HiveType:
         """Type of the table's columns, without the ACID columns."""
-        return from_orc(self.footer.types, self.footer.types[0].subtypes[5] if self.is_acid else 0)
+        whole = from_orc(self.footer.types)
+        return whole.children[5][1] if self.is_acid else whole
 
     def key_index(self) -> tuple[RowId, ...] | None:
         """Last row id of every stripe; None when the file has no index or not exactly one entry a stripe."""
@@ -115,6 +116,11 @@ def _check(tail: OrcTail) -> None:
     stripes = tail.footer.stripes
     if not tail.footer.types:
         raise CorruptFile(f"{tail.path}: the ORC footer names no types")
+    # The type list is walked once here, so that nobody meets a broken one later.
+    if tail.row_type.kind != "struct":
+        raise CorruptFile(f"{tail.path}: the columns are of type {tail.row_type}, not a struct")
+    if any(len(s.col_stats) not in (0, len(tail.footer.types)) for s in tail.metadata.stripe_stats):
+        raise CorruptFile(f"{tail.path}: the statistics are not of the footer's {len(tail.footer.types)} types")
     if sum(s.number_of_rows for s in stripes) != tail.rows:
         raise CorruptFile(f"{tail.path}: the footer's {tail.rows} rows are not the sum of its stripes' rows")
     if any(stripe_end(s) > tail.size for s in stripes):

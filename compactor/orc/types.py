@@ -60,6 +60,7 @@ ACID_KEY_TYPES: tuple[tuple[str, HiveType], ...] = (
     ("rowId", HiveType("bigint")),
     ("currentTransaction", HiveType("bigint")),
 )
+_MAX_PRECISION = 38
 
 
 def acid_type(row_type: HiveType) -> HiveType:
@@ -107,6 +108,8 @@ def from_orc(types: Sequence[pb.Type], index: int = 0) -> HiveType:
             names = ("key", "value")
         case _:
             names = [str(i) for i in range(len(children))]
+    if kind == "decimal" and not 1 <= node.precision <= _MAX_PRECISION:
+        raise CorruptFile(f"the ORC footer's type {index} is a decimal of precision {node.precision}")
     if len(names) != len(children):
         raise CorruptFile(f"the ORC footer's type {index} has {len(children)} children and {len(names)} names")
     return HiveType(
