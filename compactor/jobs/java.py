@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -31,7 +32,7 @@ for argument do
     *) set -- "$@" "$argument" ;;
   esac
 done
-exec '{java}' "$@"
+exec {java} "$@"
 """
 
 
@@ -84,7 +85,10 @@ def _packaged_java() -> Path | None:
 def _wrapped(java: Path, cache: Path) -> Path:
     home = cache / "java"
     script = home / "bin" / "java"
-    content = _WRAPPER.format(java=java)
+    if java == script:
+        # JAVA_HOME is what an earlier start in this process, or our parent, set: the script must not call itself.
+        return home
+    content = _WRAPPER.format(java=shlex.quote(str(java)))
     if not script.exists() or script.read_text() != content:
         script.parent.mkdir(parents=True, exist_ok=True)
         partial = script.with_name(f"java.{os.getpid()}")
