@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import tempfile
 import uuid
 from collections.abc import Iterator
 from typing import Protocol
-from urllib.parse import unquote
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyarrow import fs as pafs
@@ -19,6 +20,9 @@ from pyarrow import fs as pafs
 from compactor.acid.directory import ListedFile, Listing
 from compactor.acid.layout import METADATA_FILE
 from compactor.errors import PathNotFound, StorageError, StorageFull, StorageReadOnly, UnsafePath
+
+_BUFFER = 1 << 20
+_URI_SAFE = "/:@!$&'()*+,;=~[]"
 
 
 class FileSystem(Protocol):
@@ -68,7 +72,7 @@ class ArrowFileSystem:
 
     def __init__(self, arrow: pafs.FileSystem) -> None:
         self._arrow = arrow
-        # An object store shows an object only when its upload is complete; elsewhere a rename does that.
+        # An object store cannot rename, but shows an object only when its upload is complete.
         self._rename = isinstance(arrow, pafs.LocalFileSystem | pafs.HadoopFileSystem)
 
     def listing(self, path: str) -> Listing:
@@ -106,29 +110,43 @@ class ArrowFileSystem:
         with translated(path):
             return self._arrow.open_input_file(path)
 
+    def write_atomically(self, path: str) -> contextlib.AbstractContextManager[pa.NativeFile]:
+        return self._renamed(path) if self._rename else self._uploaded(path)
+
     @contextlib.contextmanager
-    def write_atomically(self, path: str) -> Iterator[pa.NativeFile]:
+    def _renamed(self, path: str) -> Iterator[pa.NativeFile]:
         folder, _, name = path.rpartition("/")
         # Readers, Hive's and ours, ignore names that begin with '_'.
-        target = f"{folder}/_tmp.{name}.{uuid.uuid4().hex}" if self._rename else path
+        target = f"{folder}/_tmp.{name}.{uuid.uuid4().hex}"
         with translated(path):
-            stream = self._arrow.open_output_stream(target, buffer_size=1 << 20)
+            stream = self._arrow.open_output_stream(target, buffer_size=_BUFFER)
         try:
             with translated(path):
                 yield stream
                 stream.close()
-                if self._rename:
-                    self._arrow.move(target, path)
+                self._arrow.move(target, path)
         except BaseException:
-            if self._rename:
-                with contextlib.suppress(OSError):
-                    stream.close()
-                with contextlib.suppress(OSError):
-                    self._arrow.delete_file(target)
-            else:
-                with contextlib.suppress(OSError, AttributeError):
-                    stream.abort()
+            with contextlib.suppress(OSError):
+                stream.close()
+            with contextlib.suppress(OSError):
+                self._arrow.delete_file(target)
             raise
+
+    @contextlib.contextmanager
+    def _uploaded(self, path: str) -> Iterator[pa.NativeFile]:
+        """Write to a local file, then upload it.
+
+        pyarrow cannot give an upload up: whatever becomes of its stream, what was written so far appears. So the
+        upload starts when there is nothing left to fail but the upload.
+        """
+        with tempfile.TemporaryDirectory(prefix="compactor-") as folder:
+            local = f"{folder}/content"
+            with translated(path):
+                with pa.OSFile(local, "wb") as stream:
+                    yield stream
+                with pa.OSFile(local, "rb") as content, self._arrow.open_output_stream(path) as upload:
+                    while chunk := content.read(_BUFFER):
+                        upload.write(chunk)
 
     def create_directory(self, path: str) -> None:
         with translated(path):
@@ -156,15 +174,17 @@ class ArrowFileSystem:
 def open_location(location: str) -> tuple[FileSystem, str]:
     """The file system of a metastore location and the path inside it.
 
+    Hive writes a location with characters such as '%' and ' ' as they are: no URI decoding, as in Hadoop's Path.
     Raises StorageError for a scheme that pyarrow does not know.
     """
     if location.startswith("/"):
         return ArrowFileSystem(pafs.LocalFileSystem()), _plain(location)
     scheme, _, rest = location.partition(":")
     if scheme == "file":
-        # Hive writes file:/w/t with characters such as '%' and ' ' as they are: no URI decoding, as in Hadoop's Path.
         return ArrowFileSystem(pafs.LocalFileSystem()), _plain("/" + rest.lstrip("/"))
-    uri = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme) + ":" + rest
+    # pyarrow's options may follow a '?'; in Hive's own names that character is escaped.
+    rest, mark, options = rest.partition("?")
+    uri = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme) + ":" + quote(rest, safe=_URI_SAFE) + mark + options
     try:
         arrow, path = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
@@ -172,7 +192,7 @@ def open_location(location: str) -> tuple[FileSystem, str]:
             f"location {location!r} cannot be opened: {error}",
             hint="file:, s3:, gs:, abfs: and hdfs: locations are understood",
         ) from error
-    return ArrowFileSystem(arrow), unquote(path).rstrip("/")
+    return ArrowFileSystem(arrow), path.rstrip("/")
 
 
 def _plain(path: str) -> str:
