@@ -168,11 +168,12 @@ def plan_compaction(
     txn_id: int,
     full_acid: bool,
     bucketed: bool,
+    file_format: str = "orc",
 ) -> CompactionPlan:
     """The plan of a compaction that is worth doing.
 
     facts: of every file of `files_of`, by path. table_type: struct of the table's columns. txn_id: the
-    compactor's transaction. Raises UnsupportedData when files and table disagree in a way that would lose values.
+    compactor's transaction. file_format: the table's, for output that no file goes into. Raises UnsupportedData when files and table disagree in a way that would lose values.
     """
     row_type = _output_type(facts.values(), table_type)
     low = min((d.min_write_id for d in state.deltas), default=write_ids.high_water)
@@ -186,7 +187,7 @@ def plan_compaction(
     items: list[PlanItem] = []
     directories: list[str] = []
     if not full_acid:
-        items += _plain_items(data_directory, sources, facts, bucketed=bucketed)
+        items += _plain_items(data_directory, sources, facts, bucketed=bucketed, file_format=file_format)
         directories.append(data_directory)
     else:
         deletes = _by_bucket(_delete_sources(state, listing, facts))
@@ -233,21 +234,21 @@ def _row_items(
 
 
 def _plain_items(
-    directory: str, sources: list[SourceFile], facts: Mapping[str, FileFacts], *, bucketed: bool
+    directory: str, sources: list[SourceFile], facts: Mapping[str, FileFacts], *, bucketed: bool, file_format: str
 ) -> list[PlanItem]:
-    """Insert-only tables: one file a bucket if the table is bucketed, else one file in all."""
-    formats = {facts[s.path].format for s in sources} or {"orc"}
+    """Insert-only tables: one file a bucket if the table is bucketed, else one file in all; one even without rows."""
+    formats = {facts[s.path].format for s in sources} or {file_format}
     if len(formats) > 1:
         raise UnsupportedData(f"files of several formats in one place: {', '.join(sorted(formats))}")
-    grouped = _by_bucket(sources) if bucketed else {0: sources}
-    (file_format,) = formats
+    grouped = _by_bucket(sources) if bucketed and sources else {0: sources}
+    (common_format,) = formats
     return [
         PlanItem(
             kind=ItemKind.PLAIN,
             output=f"{directory}/{insert_only_file(bucket)}",
             bucket=bucket,
             sources=tuple(files),
-            format=file_format,
+            format=common_format,
         )
         for bucket, files in sorted(grouped.items())
     ]

@@ -138,7 +138,7 @@ def _run_tasks(tasks: Iterable[_Task]) -> Iterator[ItemResult | _Failure]:
         fs, root = open_location(task.location)
         try:
             if task.item.format == "parquet":
-                yield run_parquet_item(fs, root, task.item)
+                yield run_parquet_item(fs, root, task.item, task.row_type)
             else:
                 yield run_item(fs, root, task.item, task.row_type, task.write_ids, compression=task.compression)
         except CompactorError as error:

@@ -16,6 +16,7 @@ from compactor.acid.planning import FileFacts, PlanItem
 from compactor.acid.schema import HiveType
 from compactor.errors import CorruptFile, UnsupportedData
 from compactor.orc.rewrite import ENCODE_BYTES, ItemResult
+from compactor.orc.types import arrow_type
 from compactor.storage.filesystem import FileSystem
 
 _OLDEST_SECOND, _NEWEST_SECOND = -9_223_372_036, 9_223_372_036
@@ -27,14 +28,17 @@ def parquet_facts(fs: FileSystem, path: str, table_type: HiveType) -> FileFacts:
         return FileFacts(rows=file.metadata.num_rows, row_type=table_type, acid=False, format="parquet")
 
 
-def run_parquet_item(fs: FileSystem, root: str, item: PlanItem) -> ItemResult:
-    """Write the output file of an insert-only Parquet item below `root`. Memory: one row group and `ENCODE_BYTES`."""
+def run_parquet_item(fs: FileSystem, root: str, item: PlanItem, row_type: HiveType) -> ItemResult:
+    """Write the output file of an insert-only Parquet item below `root`. Memory: one row group and `ENCODE_BYTES`.
+
+    row_type: columns of the file when there is no source to take them from. Raises CorruptFile, UnsupportedData.
+    """
     paths = [f"{root}/{s.path}" for s in item.sources]
-    schema, int96 = _common_schema(fs, paths)
+    schema, int96 = _common_schema(fs, paths) if paths else (_empty_schema(row_type), False)
     rows = groups = 0
     with fs.write_atomically(f"{root}/{item.output}") as stream:
         with pq.ParquetWriter(
-            stream, schema, compression=_codec(fs, paths), use_deprecated_int96_timestamps=int96, version="1.0"
+            stream, schema, compression=_codec(fs, paths), use_deprecated_int96_timestamps=int96, version="2.6"
         ) as writer:
             pending: list[pa.Table] = []
             for path in paths:
@@ -42,7 +46,7 @@ def run_parquet_item(fs: FileSystem, root: str, item: PlanItem) -> ItemResult:
                     for group in range(file.num_row_groups):
                         if int96:
                             _check_range(fs, path, group)
-                        table = _aligned(file.read_row_group(group), schema)
+                        table = _aligned(_read_group(file, path, group), schema, path)
                         rows += table.num_rows
                         pending.append(table)
                         if sum(t.nbytes for t in pending) >= ENCODE_BYTES:
@@ -68,9 +72,10 @@ def run_parquet_item(fs: FileSystem, root: str, item: PlanItem) -> ItemResult:
 
 
 def _open(fs: FileSystem, path: str, **options: str) -> pq.ParquetFile:
+    stream = fs.open(path)
     try:
-        return pq.ParquetFile(fs.open(path), **options)
-    except pa.ArrowInvalid as error:
+        return pq.ParquetFile(stream, **options)
+    except (pa.ArrowInvalid, OSError) as error:
         raise CorruptFile(f"{path}: no Parquet file, or truncated: {error}") from error
 
 
@@ -99,11 +104,25 @@ def _is_timestamp(column: pq.ColumnSchema) -> bool:
     return column.physical_type == "INT96" or "TIMESTAMP" in str(column.logical_type).upper()
 
 
-def _aligned(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = [
-        table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type)
-        for f in schema
-    ]
+def _empty_schema(row_type: HiveType) -> pa.Schema:
+    return pa.schema([pa.field(name, arrow_type(child)) for name, child in row_type.children])
+
+
+def _read_group(file: pq.ParquetFile, path: str, group: int) -> pa.Table:
+    try:
+        return file.read_row_group(group)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptFile(f"{path}: row group {group} cannot be read: {error}") from error
+
+
+def _aligned(table: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
+    try:
+        columns = [
+            table.column(f.name).cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type)
+            for f in schema
+        ]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UnsupportedData(f"{path}: values would be lost in the columns of the other files: {error}") from error
     return pa.Table.from_arrays(columns, schema=schema)
 
 

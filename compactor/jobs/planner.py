@@ -98,6 +98,7 @@ def plan(
         txn_id=txn_id,
         full_acid=target.full_acid,
         bucketed=target.bucketed,
+        file_format=file_format,
     )
     twin = _twin(made, surveyed.listing, snapshot)
     if twin is not None:
