@@ -26,7 +26,8 @@ from compactor.settings import Settings
 from compactor.storage.filesystem import open_location
 from compactor.table.ddl import create_table
 from compactor.table.reader import TableSnapshot, open_snapshot
-from compactor.table.writer import TableWriter
+from compactor.table.transaction import TableTransaction
+from compactor.table.writer import Statements, TableWriter
 from compactor.worker import Step, Worker, WorkerResult
 from initiator.service import Initiator, InitiatorResult
 from tests.inline_runner import InlineJobRunner
@@ -83,6 +84,12 @@ class World:
 
     def insert(self, rows: Rows, table: TableName = ORDERS, *, day: str | None = None) -> None:
         self.writer(table).insert(arrow(rows), partition=None if day is None else {"day": day})
+
+    def insert_and_abort(self, rows: Rows, table: TableName = ORDERS) -> None:
+        """Write rows whose transaction is then aborted, as when the writer of a statement dies."""
+        txn = TableTransaction(self.writer(table).writer, table)
+        Statements(txn).insert(arrow(rows))
+        txn.abort()
 
     def delete(self, *ids: int, table: TableName = ORDERS) -> None:
         self.writer(table).delete(pc.field("id").isin(list(ids)))
