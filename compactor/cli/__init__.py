@@ -16,6 +16,7 @@ from compactor.acid.partition_name import partition_values
 from compactor.cli import show, trigger
 from compactor.cli.daemon import Mode, Role, run_roles
 from compactor.cli.installation import VERSION, Installation, Options
+from compactor.demo.run import run_demo
 from compactor.errors import CompactorError, ConfigError, UsageError
 from compactor.metastore import history
 from compactor.metastore.catalog import TableName
@@ -70,6 +71,16 @@ def init_db_command(config: Config = None, hive_site: HiveSite = None, assign: A
     text = "created" if outcome is InitOutcome.CREATED else "was there already"
     url = installation.unchecked_database.engine.url.render_as_string(hide_password=True)
     _console().print(f"The metastore {text}: {url}", highlight=False)
+
+
+@app.command("demo")
+def demo_command(
+    directory: Annotated[
+        Path, typer.Option(help="Where to put metastore, warehouse and log; replaced if a demo's.")
+    ] = Path("demo-warehouse"),
+) -> None:
+    """Compact tables that Hive wrote, then stream a year of flights, and show what it does to reading."""
+    run_demo(_console(), directory)
 
 
 @app.command("run")

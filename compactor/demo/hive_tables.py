@@ -14,8 +14,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from compactor.errors import StorageError
-from compactor.metastore.database import Database
 from compactor.metastore.catalog_schema import metadata
+from compactor.metastore.database import Database
 
 _ROOT = "@ROOT@"
 _PLACES = (
@@ -37,6 +37,17 @@ class ExpectedTable:
     columns: tuple[tuple[str, str], ...]
     rows: tuple[tuple[Any, ...], ...]
     row_ids: tuple[tuple[Any, ...], ...] | None
+    result_types: tuple[str, ...]
+
+    def printed_rows(self) -> list[tuple[Any, ...]]:
+        """`rows` in the form of `hive_prints`: Hive's driver hands arrays over as bytes, kept in hexadecimal."""
+        return [
+            tuple(
+                bytes.fromhex(value).decode() if kind == "ARRAY" and value is not None else value
+                for value, kind in zip(row, self.result_types, strict=True)
+            )
+            for row in self.rows
+        ]
 
 
 @cache
@@ -58,6 +69,7 @@ def expected_tables() -> tuple[ExpectedTable, ...]:
             columns=tuple((n, t) for n, t in said["columns"]),
             rows=tuple(tuple(row) for row in said["rows"]),
             row_ids=None if said["row_ids"] is None else tuple(tuple(r) for r in said["row_ids"]),
+            result_types=tuple(kind for _, kind in said["result_columns"]),
         )
         for name, said in sorted(described.items())
     )
