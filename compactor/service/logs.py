@@ -15,8 +15,9 @@ import structlog
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "human", "json"]
 
-NOISY_LOGGERS: Final = ("apscheduler", "py4j", "sqlalchemy.engine")
-"""Libraries that log every step at info; their warnings are kept."""
+NOISY_LOGGERS: Final = {"apscheduler": logging.ERROR, "py4j": logging.WARNING, "sqlalchemy.engine": logging.WARNING}
+"""Libraries that log every step, and the least severity that is kept of them. APScheduler warns whenever a cycle takes
+longer than its interval, which is how it should be."""
 
 
 def configure_logging(*, level: Level, form: Format, stream: TextIO) -> None:
@@ -41,8 +42,8 @@ def configure_logging(*, level: Level, form: Format, stream: TextIO) -> None:
         root.removeHandler(previous)
     root.addHandler(handler)
     root.setLevel(level.upper())
-    for name in NOISY_LOGGERS:
-        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    for name, least in NOISY_LOGGERS.items():
+        logging.getLogger(name).setLevel(max(least, root.level))
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
