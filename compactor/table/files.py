@@ -13,6 +13,7 @@ Sources: Hive `OrcRecordUpdater`, `AcidOutputFormat`; no attempt id in names, se
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,7 @@ from compactor.acid.schema import HiveType
 from compactor.metastore.catalog import Table
 from compactor.orc.assembler import AcidStats, FileAssembler, Template, acid_template
 from compactor.orc.compression import compression_kind
+from compactor.orc.reader import Int64Array
 from compactor.orc.types import acid_arrow_schema, arrow_type
 from compactor.storage.filesystem import FileSystem
 from compactor.table.parquet import write_parquet
@@ -50,6 +52,25 @@ def prepare_directory(fs: FileSystem, path: str, *, full_acid: bool) -> None:
     if full_acid:
         with fs.write_atomically(f"{path}/{ACID_VERSION_FILE}") as stream:
             stream.write(ACID_VERSION_CONTENT)
+
+
+def write_buckets(
+    fs: FileSystem,
+    directory: str,
+    table: Table,
+    rows: pa.Table,
+    buckets: Int64Array,
+    *,
+    write_id: int,
+    statement_id: int,
+) -> None:
+    """One file a bucket below `directory`. buckets: bucket number of each row.
+
+    No rows still make one file: to Trino a base without a visible file is no base.
+    """
+    for bucket in np.unique(buckets).tolist() or [0]:
+        chosen = rows.take(pa.array(np.flatnonzero(buckets == bucket)))
+        write_rows(fs, directory, table, chosen, bucket=bucket, write_id=write_id, statement_id=statement_id)
 
 
 def write_rows(
@@ -132,7 +153,8 @@ def _write_events(stream: pa.NativeFile, events: pa.Table, row_type: HiveType, t
 
 def _write_plain(fs: FileSystem, path: str, table: Table, rows: pa.Table, row_type: HiveType) -> None:
     with fs.write_atomically(path) as stream:
-        match file_format(table):
+        stored_as = file_format(table)
+        match stored_as:
             case FileFormat.PARQUET:
                 write_parquet(stream, rows, codec=table.parameters.get("parquet.compression", "SNAPPY"))
             case FileFormat.ORC:
@@ -140,3 +162,5 @@ def _write_plain(fs: FileSystem, path: str, table: Table, rows: pa.Table, row_ty
                 for stripe in stripes_of(rows):
                     assembler.append(stripe, None)
                 assembler.finish(None)
+            case _:
+                assert_never(stored_as)

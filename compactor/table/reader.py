@@ -21,15 +21,18 @@ from contextlib import contextmanager, suppress
 import pyarrow as pa
 
 from compactor.acid.directory import Snapshot
+from compactor.acid.schema import HiveType
 from compactor.errors import MetastoreError, NoSuchObject, UsageError
 from compactor.metastore import snapshots, txns
 from compactor.metastore.catalog import Table, TableName, get_partition, get_table, list_partitions
 from compactor.metastore.database import Database
+from compactor.orc.types import arrow_type
 from compactor.storage.filesystem import open_location
 from compactor.table.scan import FilesystemOf, ScanBatch, ScanTask, batch_schema, places, read_task, scan_tasks
 from compactor.table.values import table_type
 
-ROW_ID_SCHEMA = pa.schema([("write_id", pa.int64()), ("bucket", pa.int32()), ("row_id", pa.int64())])
+ROW_ID_TYPES = {"write_id": HiveType("bigint"), "bucket": HiveType("int"), "row_id": HiveType("bigint")}
+ROW_ID_SCHEMA = pa.schema([pa.field(name, arrow_type(kind)) for name, kind in ROW_ID_TYPES.items()])
 """Columns that `with_row_ids` puts before the table's own: ROW__ID, the bucket as the encoded property."""
 
 
@@ -39,7 +42,7 @@ class TableSnapshot:
     def __init__(self, db: Database, seen: snapshots.ReadSnapshot, filesystem_of: FilesystemOf) -> None:
         self._db = db
         self._seen = seen
-        self._filesystem_of = filesystem_of
+        self.filesystem_of = filesystem_of
 
     @property
     def txn_id(self) -> int:
@@ -56,6 +59,11 @@ class TableSnapshot:
         """Arrow schema of what `read` returns for the same arguments."""
         return _chosen_schema(get_table(self._db, table), columns, with_row_ids=with_row_ids)
 
+    def column_types(self, table: TableName) -> dict[str, HiveType]:
+        """Hive types of the table's columns and partition columns, by name."""
+        found = get_table(self._db, table)
+        return dict((*table_type(found.columns).children, *table_type(found.partition_columns).children))
+
     def tasks(self, table: TableName, *, partitions: Sequence[str] | None = None) -> tuple[ScanTask, ...]:
         """What there is to read, one task a bucket of every place; partitions: their names, all when None.
 
@@ -71,7 +79,7 @@ class TableSnapshot:
             chosen = [get_partition(self._db, table, name) for name in partitions]
         seen = Snapshot(txns=self._seen.txns, write_ids=write_ids)
         return tuple(
-            task for place in places(found, chosen) for task in scan_tasks(found, place, seen, self._filesystem_of)
+            task for place in places(found, chosen) for task in scan_tasks(found, place, seen, self.filesystem_of)
         )
 
     def batches(
@@ -89,7 +97,7 @@ class TableSnapshot:
         """
         schema = self.schema(table, columns=columns, with_row_ids=with_row_ids)
         for task in self.tasks(table, partitions=partitions):
-            yield from task_batches(task, schema, self._filesystem_of, with_row_ids=with_row_ids)
+            yield from task_batches(task, schema, self.filesystem_of, with_row_ids=with_row_ids)
 
     def read(
         self,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -143,10 +144,14 @@ def read_task(task: ScanTask, filesystem_of: FilesystemOf) -> Iterator[ScanBatch
     fs, root = filesystem_of(task.location)
     if task.full_acid:
         yield from _acid_batches(task, fs, root)
-    elif task.format is FileFormat.ORC:
-        yield from _plain_orc_batches(task, fs, root)
-    else:
-        yield from _parquet_batches(task, fs, root)
+        return
+    match task.format:
+        case FileFormat.ORC:
+            yield from _plain_orc_batches(task, fs, root)
+        case FileFormat.PARQUET:
+            yield from _parquet_batches(task, fs, root)
+        case _:
+            assert_never(task.format)
 
 
 def batch_schema(row_type: HiveType, partition_types: Sequence[tuple[str, HiveType]]) -> pa.Schema:
@@ -190,6 +195,8 @@ def _plain_rows(fs: FileSystem, path: str, kind: FileFormat) -> int:
             return orc_facts(fs, path).rows
         case FileFormat.PARQUET:
             return parquet_rows(fs, path)
+        case _:
+            assert_never(kind)
 
 
 def _acid_batches(task: ScanTask, fs: FileSystem, root: str) -> Iterator[ScanBatch]:

@@ -1,9 +1,9 @@
 """One writing transaction on one table.
 
 1. Open the transaction with its snapshot; it declares the table, so the cleaner waits for it (`open_declared`).
-2. At the first statement allocate the write id, then take the statement's lock. Having had to wait means that the
-   holder may have replaced rows under our snapshot and taken a higher write id: nothing is written yet, so give this
-   transaction up and begin again at 1 with a new snapshot and a new write id.
+2. At the first statement allocate the write id, then take the statement's lock. Having had to wait for a writer that
+   allows no other means that it replaced rows under our snapshot, perhaps with a higher write id: nothing is written
+   yet, so give this transaction up and begin again at 1 with a new snapshot and a new write id.
 3. Each statement writes directories of its own (statement id 0, 1, …). Nobody sees them yet, except later statements
    of the same transaction.
 4. Commit: the metastore checks the write set, first committer wins. On any error abort; the files stay, TXN_COMPONENTS
@@ -34,8 +34,9 @@ from compactor.metastore.writeids import allocate_write_ids
 from compactor.storage.filesystem import open_location
 from compactor.table.scan import FilesystemOf, Place, ScanTask, places, scan_tasks
 
-_FRESH_STARTS = 5
+_FRESH_STARTS = 10
 """How often a transaction begins again after waiting for its first lock."""
+_SHARED = (LockType.SHARED_READ, LockType.SHARED_WRITE)
 
 _STRENGTH = {LockType.SHARED_READ: 0, LockType.SHARED_WRITE: 1, LockType.EXCL_WRITE: 2, LockType.EXCLUSIVE: 3}
 
@@ -111,7 +112,7 @@ class TableTransaction:
             is_dynamic_partition=dynamic,
         )
         for _ in range(_FRESH_STARTS):
-            if self._acquired_at_once(wanted):
+            if self._acquired(wanted):
                 self._locked.append(wanted)
                 return True
             if self._locked:
@@ -169,8 +170,12 @@ class TableTransaction:
             agent_info=writer.agent_info,
         )
 
-    def _acquired_at_once(self, wanted: LockComponent) -> bool:
-        """Waits for the lock in any case; False when waiting was needed."""
+    def _acquired(self, wanted: LockComponent) -> bool:
+        """Waits for the lock in any case; False when our snapshot is outdated by a writer that had to be waited for.
+
+        Shared holders that an overwrite waits for do not outdate it: what they commit stays beside its base, or they
+        conflict with it when it commits.
+        """
         # The lock writes TXN_COMPONENTS, which name the write id.
         self._allocate()
         writer = self.writer
@@ -185,7 +190,7 @@ class TableTransaction:
         if response.state is LockState.ACQUIRED:
             return True
         locks.wait_for(writer.db, response.lock_id, sleep=writer.sleep, attempts=writer.lock_attempts)
-        return False
+        return response.blocked_by is not None and response.blocked_by.type in _SHARED
 
     def _allocate(self) -> int:
         self._write_id = allocate_write_ids(self.writer.db, [self.txn_id], self.table.name)[self.txn_id]

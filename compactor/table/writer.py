@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -32,7 +31,7 @@ from compactor.table.buckets import row_buckets
 from compactor.table.changes import Changes
 from compactor.table.conform import by_partition, conformed, static_values, writable_columns
 from compactor.table.expressions import assigned, positions_where
-from compactor.table.files import prepare_directory, write_rows
+from compactor.table.files import prepare_directory, write_buckets
 from compactor.table.merge import Merge, matching_row_ids, merge_changes
 from compactor.table.scan import FilesystemOf, Place, ScanBatch, read_task
 from compactor.table.transaction import TableTransaction, Writer, static_partition, write_transaction
@@ -207,18 +206,7 @@ class Statements:
         table = self._txn.table
         fs, root = self._txn.writer.filesystem_of(place.location)
         prepare_directory(fs, f"{root}/{directory}", full_acid=table.is_full_acid)
-        # A base without a visible file is no base to Trino: no rows still make one file.
-        for bucket in np.unique(buckets).tolist() or [0]:
-            chosen = rows.take(pa.array(np.flatnonzero(buckets == bucket)))
-            write_rows(
-                fs,
-                f"{root}/{directory}",
-                table,
-                chosen,
-                bucket=bucket,
-                write_id=self.write_id,
-                statement_id=statement,
-            )
+        write_buckets(fs, f"{root}/{directory}", table, rows, buckets, write_id=self.write_id, statement_id=statement)
 
     def _target(self, static: Mapping[str, str]) -> str | None:
         """Name of the partition that a static insert goes to, which exists afterwards; None for all other inserts."""

@@ -256,6 +256,23 @@ def test_an_insert_that_waited_for_an_overwrite_is_not_hidden_by_its_base(
     assert read(db, flat) == [(1, "base"), (2, "waited")]
 
 
+def test_an_overwrite_that_waited_for_an_insert_does_not_begin_again(
+    db: Database, flat: TableName, writer: TableWriter
+) -> None:
+    inserting = writer.transaction()
+    first = inserting.__enter__()
+    first.insert(rows((1, "first")))
+
+    def finish(_: float) -> None:
+        if txns.transaction_state(db, first.txn_id) is txns.TxnState.OPEN:
+            inserting.__exit__(None, None, None)
+
+    waiting = TableWriter(db, open_location, flat, user="eve", host="h3", sleep=finish)
+    waiting.insert_overwrite(rows((2, "new")))
+    assert read(db, flat) == [(2, "new")]
+    assert valid_write_ids(db, flat, valid_txn_list(db)).aborted == frozenset()
+
+
 def test_dynamic_partitions_are_added_and_named_as_hive_does(
     db: Database, parted: TableName, writer: TableWriter
 ) -> None:
@@ -411,6 +428,17 @@ def test_insert_only_tables_hold_plain_files(
     ]
     with pytest.raises(UsageError, match="insert-only"):
         writer.delete(pc.field("id") == 9)
+
+
+def test_closing_a_snapshot_leaves_nothing_that_would_hold_up_the_cleaner(db: Database, flat: TableName) -> None:
+    with open_snapshot(db, [flat], user="b", host="h") as snapshot:
+        snapshot.heartbeat()
+        assert txns.min_open_txn(db) == snapshot.txn_id
+    with pytest.raises(ZeroDivisionError), open_snapshot(db, [flat], user="b", host="h"):
+        raise ZeroDivisionError
+    assert txns.min_open_txn(db) is None
+    with db.read() as conn:
+        assert conn.exec_driver_sql("SELECT COUNT(*) FROM MIN_HISTORY_WRITE_ID").scalar_one() == 0
 
 
 def test_a_table_as_a_whole_can_be_read_a_stripe_at_a_time(db: Database, flat: TableName, writer: TableWriter) -> None:
