@@ -29,7 +29,7 @@ DASHBOARD: dict[str, Any] = json.loads((DEPLOY / "grafana/dashboards/hive-compac
 VARIABLES = {"$__rate_interval": "1m", "$job": "hive-compactor", "$instance": ".*", "$pool": ".*"}
 LISTENING = re.compile(r'msg="Listening on" address=(\S+)')
 READY = "Server is ready to receive web requests"
-MOST_SCRAPES = 60
+MOST_SCRAPES = 30
 DAY_S = 86400.0
 
 DELTAS = (DeltaCount(database="db", table="t", partition="p=1", count=700),)
