@@ -222,10 +222,19 @@ def show_tables_command(
     show.show_tables(_installation(config, hive_site, assign), _console(), as_json=as_json)
 
 
-@app.command("version")
-def version_command() -> None:
-    """Print the version."""
-    _console().print(VERSION, highlight=False)
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        _console().print(VERSION, highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def common_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Compacts Hive ACID tables with Spark, beside Hive and Trino or without them."""
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
