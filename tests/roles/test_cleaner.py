@@ -161,6 +161,31 @@ def test_what_a_later_compaction_replaced_waits_for_its_own_readers(world: World
     assert world.entries(table) == [second]
 
 
+def test_what_a_later_insert_overwrite_replaced_stays_for_its_own_readers(world: World) -> None:
+    table = world.table()
+    world.write(table, times=2)
+    output = world.compact(table)
+    world.write(table)
+    overwrite = world.location(table) / "base_0000003"
+    (world.location(table) / "delta_0000003_0000003_0000").rename(overwrite)
+    cleaner(world).run_once()
+    assert world.entries(table) == sorted([output, overwrite.name])
+
+
+def test_what_a_later_compaction_of_the_same_writes_replaced_stays_for_its_own_readers(world: World) -> None:
+    table = world.table()
+    world.write(table, times=2)
+    minor = world.compact(table, kind=CompactionType.MINOR)
+    first = world.only_row().id
+    world.change_queue(first, CQ_TABLE="put_aside")
+    held, txn_id, major = world.start_compaction(table)
+    open_reader(world.db, [table], user="u", host="h")
+    publish(world.db, held, txn_id)
+    world.change_queue(first, CQ_TABLE=table.table)
+    assert cleaner(world).run_once().cleaned == 1
+    assert world.entries(table) == sorted([minor, major])
+
+
 def test_nothing_of_another_partition_is_touched(world: World) -> None:
     table = world.table(partitioned=True)
     one, two = world.partition(table, "1"), world.partition(table, "2")
