@@ -126,7 +126,7 @@ class OrcSource:
             return self._file.read_stripe(stripe, columns=columns)
         except pa.ArrowNotImplementedError as error:
             raise UnsupportedData(f"{self.path}: {error}") from error
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             if "out of range" in str(error):
                 raise UnsupportedData(
                     f"{self.path}: {error}", hint="a minor compaction copies such values without decoding them"
@@ -137,7 +137,7 @@ class OrcSource:
     def _file(self) -> orc.ORCFile:
         try:
             return orc.ORCFile(self.stream)
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise CorruptFile(f"{self.path}: {error}") from error
 
     @cached_property

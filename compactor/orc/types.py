@@ -110,6 +110,9 @@ def from_orc(types: Sequence[pb.Type], index: int = 0) -> HiveType:
             names = [str(i) for i in range(len(children))]
     if kind == "decimal" and not 1 <= node.precision <= _MAX_PRECISION:
         raise CorruptFile(f"the ORC footer's type {index} is a decimal of precision {node.precision}")
+    if not all(isinstance(name, str) for name in names):
+        # protobuf hands out bytes where the text is not UTF-8.
+        raise CorruptFile(f"the ORC footer's type {index} has names that are no text: {list(names)}")
     if len(names) != len(children):
         raise CorruptFile(f"the ORC footer's type {index} has {len(children)} children and {len(names)} names")
     return HiveType(
