@@ -26,7 +26,6 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.util import PythonEvalType
 
 from compactor.acid.layout import MAX_BUCKETS, DeltaKind, delta_name
 from compactor.acid.schema import HiveType
@@ -183,9 +182,9 @@ def _placed(frame: DataFrame, table: Table) -> DataFrame:
         rows = pa.Table.from_arrays(list(columns), names=[name for name, _ in wanted])
         return pa.array(row_buckets(conformed(rows, wanted, of=f"table {table.name}"), table), pa.int32())
 
-    hashed: Column = arrow_udf(bucket, types.IntegerType(), PythonEvalType.SQL_SCALAR_ARROW_UDF)(
-        *(frame[name] for name in table.bucket_columns)
-    )
+    # Spark takes the kind of function from its annotations; the stubs ask for it as an argument.
+    hash_of = arrow_udf(bucket, types.IntegerType())  # type: ignore[call-overload]
+    hashed: Column = hash_of(*(frame[name] for name in table.bucket_columns))
     return frame.withColumn(_BUCKET, hashed).repartition(table.bucket_count, sf.col(_BUCKET))
 
 

@@ -185,7 +185,8 @@ class _Batch:
                 file.flush()
         except BaseException:
             self._end()
-            txns.abort_transactions(self._writer.db, [txn_id], reason="its rows could not be written")
+            with suppress(MetastoreError):
+                txns.abort_transactions(self._writer.db, [txn_id], reason="its rows could not be written")
             raise
         self._end()
         txns.commit_transaction(self._writer.db, txn_id)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyarrow import fs as pafs
 
 from compactor.errors import StorageFull, TransactionAborted, UsageError
 from compactor.metastore import txns
 from compactor.metastore.catalog import TableName, get_table
 from compactor.metastore.database import Database
 from compactor.metastore.locks import show_locks
-from compactor.storage.filesystem import FileSystem, open_location
-from compactor.table import growing
+from compactor.storage.filesystem import ArrowFileSystem, FileSystem, open_location
 from compactor.table.ddl import create_table
 from compactor.table.reader import TableReader, open_snapshot
 from compactor.table.streaming import StreamingIngest
@@ -37,6 +38,14 @@ def read(db: Database, name: TableName) -> list[int]:
 def entries(db: Database, name: TableName) -> list[str]:
     fs, root = open_location(get_table(db, name).location or "")
     return sorted(f.path for f in fs.listing(root).files)
+
+
+def tear(data_file: Path) -> None:
+    """Leave behind what a writer leaves that dies while it appends."""
+    side_file = data_file.with_name(f"{data_file.name}_flush_length")
+    for file, torn in ((data_file, b"half a stripe"), (side_file, b"\0\0\0")):
+        with file.open("ab") as stream:
+            stream.write(torn)
 
 
 @pytest.fixture
@@ -147,7 +156,6 @@ import pyarrow as pa
 from compactor.metastore.catalog import TableName
 from compactor.metastore.database import Database
 from compactor.storage.filesystem import open_location
-from compactor.table import growing
 from compactor.table.streaming import StreamingIngest
 from compactor.table.writer import TableWriter
 db = Database.connect(sys.argv[1])
@@ -155,46 +163,66 @@ ingest = StreamingIngest(TableWriter(db, open_location, TableName.parse("default
 for n in range(3):
     ingest.write(pa.table({"id": [n], "v": ["x"]}))
     ingest.commit()
-append = growing._append
-def torn(path, data, *, at):
-    append(path, data[: len(data) // 2], at=at)
-    os.kill(os.getpid(), 9)
-growing._append = torn
 ingest.write(pa.table({"id": [99], "v": ["x"]}))
-ingest.commit()
+os.kill(os.getpid(), 9)
 """
     url = f"sqlite:///{tmp_path / 'metastore.db'}"
     done = subprocess.run([sys.executable, "-c", script, url], check=False, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
+    tear(tmp_path / "warehouse" / "t" / "delta_0000001_0000009" / "bucket_00000")
     assert read(db, flat) == [0, 1, 2]
     open_ids = [t.id for t in txns.show_transactions(db)]
     assert txns.abort_transactions(db, open_ids).aborted == tuple(open_ids)
     assert read(db, flat) == [0, 1, 2]
 
 
-def test_a_full_disk_costs_one_transaction_and_no_committed_row(
-    db: Database, flat: TableName, writer: TableWriter, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+def test_a_torn_append_is_overwritten_by_the_next_commit(
+    db: Database, flat: TableName, writer: TableWriter, oracle: Oracle, tmp_path: Path
 ) -> None:
-    append = growing._append
-
-    def torn(path: str, data: bytes, *, at: int) -> None:
-        append(path, data[: len(data) // 2], at=at)
-        with growing.translated(path):
-            raise OSError(errno.ENOSPC, "full")
-
     with StreamingIngest(writer, batch_size=4) as ingest:
         ingest.write(rows(1))
         ingest.commit()
-        ingest.write(rows(2))
-        with monkeypatch.context() as patch:
-            patch.setattr(growing, "_append", torn)
-            with pytest.raises(StorageFull):
-                ingest.commit()
+        tear(tmp_path / "warehouse" / "t" / "delta_0000001_0000004" / "bucket_00000")
         assert read(db, flat) == [1]
-        ingest.write(rows(3))
+        ingest.write(rows(2))
         ingest.commit()
-        assert read(db, flat) == [row[2] for row in oracle(flat)] == [1, 3]
-    assert read(db, flat) == [1, 3]
+        assert read(db, flat) == [row[2] for row in oracle(flat)] == [1, 2]
+    assert read(db, flat) == [1, 2]
+
+
+def test_a_side_file_stays_while_a_torn_append_follows_the_last_commit(
+    db: Database, flat: TableName, writer: TableWriter, tmp_path: Path
+) -> None:
+    with StreamingIngest(writer, batch_size=4) as ingest:
+        ingest.write(rows(1))
+        ingest.commit()
+        tear(tmp_path / "warehouse" / "t" / "delta_0000001_0000004" / "bucket_00000")
+    assert read(db, flat) == [1]
+
+
+def test_a_full_disk_costs_one_transaction_and_no_committed_row(db: Database, flat: TableName, oracle: Oracle) -> None:
+    disk = {"full": True}
+
+    class SmallDisk(ArrowFileSystem):
+        @contextmanager
+        def write_atomically(self, path: str) -> Iterator[pa.NativeFile]:
+            if disk["full"] and path.endswith("bucket_00000"):
+                raise StorageFull(f"no space left writing {path}")
+            with super().write_atomically(path) as stream:
+                yield stream
+
+    def small(location: str) -> tuple[FileSystem, str]:
+        return SmallDisk(pafs.LocalFileSystem()), open_location(location)[1]
+
+    with StreamingIngest(TableWriter(db, small, flat, user="u", host="h"), batch_size=4) as ingest:
+        ingest.write(rows(1))
+        with pytest.raises(StorageFull):
+            ingest.commit()
+        disk["full"] = False
+        ingest.write(rows(2))
+        ingest.commit()
+        assert read(db, flat) == [row[2] for row in oracle(flat)] == [2]
+    assert read(db, flat) == [2]
 
 
 def test_where_files_cannot_be_appended_to_a_batch_is_one_transaction(
