@@ -12,6 +12,8 @@ Sources: Hive `AcidHouseKeeperService`, `AcidTxnCleanerService`, `CompactionHous
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from compactor.metastore.database import Database
@@ -24,7 +26,7 @@ from compactor.metastore.housekeeping import (
 )
 from compactor.metastore.locks import time_out_locks
 from compactor.metastore.mutex import MutexKey, mutex
-from compactor.metastore.queue import revoke_aborted, revoke_timed_out
+from compactor.metastore.queue import revoke_aborted, revoke_silent, revoke_timed_out
 from compactor.metastore.txns import time_out_transactions
 from compactor.service.metrics import Metrics
 from compactor.settings import Settings
@@ -63,12 +65,16 @@ class HouseKeeperResult:
 
 
 class HouseKeeper:
-    """Runs cycles; `compactor.service.loop` decides when."""
+    """Runs cycles; `compactor.service.loop` decides when. clock: monotonic seconds."""
 
-    def __init__(self, db: Database, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, db: Database, settings: Settings, metrics: Metrics, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._db = db
         self._settings = settings
         self._metrics = metrics
+        self._clock = clock
+        self._purged_at: float | None = None
 
     def run_once(self) -> HouseKeeperResult:
         """One cycle. MetastoreError when the database fails; the steps before that stay done."""
@@ -81,6 +87,7 @@ class HouseKeeper:
             self._metrics.timed_out_transactions.inc(len(timed_out))
             locks = time_out_locks(self._db, timeout_ms=timeout_ms)
             revoked = revoke_aborted(self._db)
+            revoked += revoke_silent(self._db, timeout_ms=timeout_ms)
             revoked += revoke_timed_out(self._db, timeout_ms=int(self._settings.worker.timeout_s * 1000))
             return HouseKeeperResult(
                 timed_out_transactions=tuple(timed_out),
@@ -92,8 +99,16 @@ class HouseKeeper:
                 write_ids=clean_write_id_map(self._db),
                 write_sets=clean_write_sets(self._db),
                 duplicate_components=clean_duplicate_completed_components(self._db),
-                history=purge_history(self._db, self._retention()),
+                history=self._purge_history(),
             )
+
+    def _purge_history(self) -> int:
+        """Less often than the rest: it reads the whole history."""
+        now = self._clock()
+        if self._purged_at is not None and now - self._purged_at < self._settings.housekeeper.history_interval_s:
+            return 0
+        self._purged_at = now
+        return purge_history(self._db, self._retention())
 
     def _retention(self) -> HistoryRetention:
         settings = self._settings.housekeeper

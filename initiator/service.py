@@ -131,7 +131,6 @@ class Initiator:
         self._version = version
         self._process_is_alive = process_is_alive or _process_is_alive
         self._clock = clock
-        self._cleared_host = False
         self._last_full_scan: float | None = None
         self._put_off: tuple[Candidate, ...] = ()
 
@@ -261,10 +260,8 @@ class Initiator:
     def _revoke(self) -> list[int]:
         revoked = revoke_timed_out(self._db, timeout_ms=int(self._settings.worker.timeout_s * 1000))
         revoked += revoke_aborted(self._db)
-        if not self._cleared_host:
-            gone = dead_workers(_working(self._db), self._host, self._process_is_alive)
-            revoked += revoke_claims(self._db, gone) if gone else []
-            self._cleared_host = True
+        gone = dead_workers(_working(self._db), self._host, self._process_is_alive)
+        revoked += revoke_claims(self._db, gone) if gone else []
         return revoked
 
 

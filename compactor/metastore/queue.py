@@ -247,18 +247,6 @@ def fail(db: Database, claim: Compaction, *, message: str, txn_id: int | None) -
 
 
 @retried
-def revoke_host_claims(db: Database, host: str) -> list[int]:
-    """Give back what workers of this host held when it went down, w→i; the ids (revokeFromLocalWorkers).
-
-    For the start of a host's only daemon: a worker that is still alive there loses its claims.
-    """
-    prefix = f"{host}-"
-    with db.write() as conn:
-        # no LIKE: it has wildcards, and SQLite's does not tell upper from lower case
-        return _revoke(conn, func.substr(COMPACTION_QUEUE.c.CQ_WORKER_ID, 1, len(prefix)) == prefix)
-
-
-@retried
 def revoke_claims(db: Database, worker_ids: Collection[str]) -> list[int]:
     """Give back what these workers hold, w→i; the ids. For workers that are known to be gone: an id is one claim's."""
     with db.write() as conn:
@@ -281,6 +269,18 @@ def revoke_aborted(db: Database) -> list[int]:
     aborted = select(TXNS.c.TXN_ID).where(TXNS.c.TXN_STATE == TxnState.ABORTED)
     with db.write() as conn:
         return _revoke(conn, COMPACTION_QUEUE.c.CQ_TXN_ID.in_(aborted))
+
+
+@retried
+def revoke_silent(db: Database, *, timeout_ms: int) -> list[int]:
+    """Give back claims of ours that opened no transaction within the time-out, w→i; the ids.
+
+    Their worker died between claim and snapshot: there is no transaction whose heartbeat could tell. Ours are known by
+    their worker id `<host>-<pid>.<8 characters>`; Hive's are left to the worker's time limit.
+    """
+    with db.write() as conn:
+        silent = and_(COMPACTION_QUEUE.c.CQ_TXN_ID.is_(None), COMPACTION_QUEUE.c.CQ_START < db.now(conn) - timeout_ms)
+        return _revoke(conn, and_(silent, COMPACTION_QUEUE.c.CQ_WORKER_ID.like("%-%.________")))
 
 
 def _pending(conn: Connection, table: TableName, partition: str | None) -> Compaction | None:

@@ -21,7 +21,7 @@ from compactor.acid.planning import FileFacts
 from compactor.acid.records import RowId, SyntheticIds
 from compactor.acid.schema import HiveType
 from compactor.acid.snapshot import ValidWriteIdList
-from compactor.errors import CorruptFile, UnsupportedData
+from compactor.errors import CorruptFile, PathNotFound, UnsupportedData
 from compactor.orc.evolution import converted
 from compactor.orc.tail import ACID_COLUMNS, OrcTail, read_tail
 from compactor.storage.filesystem import FileSystem
@@ -178,10 +178,12 @@ def _committed_part(fs: FileSystem, path: str) -> pa.NativeFile:
     """
     stream = fs.open(path)
     side = flush_length_file(path)
-    if not fs.exists(side):
+    try:
+        with fs.open(side) as lengths:
+            raw = bytes(lengths.read())
+    except PathNotFound:
+        # The file is complete; a streaming writer removes the side file last.
         return stream
-    with fs.open(side) as lengths:
-        raw = bytes(lengths.read())
     length = int.from_bytes(raw[len(raw) // 8 * 8 - 8 : len(raw) // 8 * 8], "big") if len(raw) >= 8 else 0
     if length > stream.size():
         raise CorruptFile(f"{path}: shorter than the {length} bytes that {side} says were committed")

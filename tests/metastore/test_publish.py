@@ -19,7 +19,7 @@ from compactor.metastore.queue import (
     publish,
     record_snapshot,
     request_compaction,
-    revoke_host_claims,
+    revoke_timed_out,
 )
 from compactor.metastore.schema import (
     COMPACTION_QUEUE,
@@ -131,7 +131,7 @@ def test_an_aborted_transaction_publishes_nothing(db: Database) -> None:
 
 def test_a_revoked_claim_publishes_nothing_although_its_successor_works_on(db: Database) -> None:
     lost, old_txn = at_work(db)
-    revoke_host_claims(db, "vm")
+    revoke_timed_out(db, timeout_ms=-1)
     successor, new_txn = claimed(db, "vm-2.b"), open_txn(db)
     record_snapshot(db, successor, txn_id=new_txn, highest_write_id=7)
     before = everything(db)
@@ -211,10 +211,10 @@ def test_publish_and_revoke_exclude_each_other(db: Database, winner: str) -> Non
     mine, txn = at_work(db)
     if winner == "publish":
         publish(db, mine, txn)
-        assert revoke_host_claims(db, "vm") == []
+        assert revoke_timed_out(db, timeout_ms=-1) == []
         assert transaction_state(db, txn) is TxnState.COMMITTED
     else:
-        revoke_host_claims(db, "vm")
+        revoke_timed_out(db, timeout_ms=-1)
         with pytest.raises(Fenced):
             publish(db, mine, txn)
         assert transaction_state(db, txn) is TxnState.ABORTED
@@ -232,7 +232,7 @@ def test_racing_publish_and_revoke_end_in_one_of_both_outcomes(db: Database) -> 
             return True
 
         with ThreadPoolExecutor(2) as pool:
-            published, revoked = pool.submit(try_to_publish), pool.submit(revoke_host_claims, db, "vm")
+            published, revoked = pool.submit(try_to_publish), pool.submit(revoke_timed_out, db, timeout_ms=-1)
             assert published.result() != bool(revoked.result())
         committed = transaction_state(db, txn) is TxnState.COMMITTED
         assert committed is published.result()
@@ -277,7 +277,7 @@ def test_obsolete_directories_alone_go_to_the_cleaner_without_output(db: Databas
 @pytest.mark.parametrize("outcome", [Refused(reason="nothing to do"), ReadyWithoutOutput()])
 def test_a_lost_claim_cannot_finish(db: Database, outcome: Refused | ReadyWithoutOutput) -> None:
     mine, txn = at_work(db)
-    revoke_host_claims(db, "vm")
+    revoke_timed_out(db, timeout_ms=-1)
     before = everything(db)
     with pytest.raises(Fenced):
         finish_without_output(db, mine, txn, outcome=outcome)

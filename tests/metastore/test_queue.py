@@ -32,7 +32,7 @@ from compactor.metastore.queue import (
     request_compaction,
     revoke_aborted,
     revoke_claims,
-    revoke_host_claims,
+    revoke_silent,
     revoke_timed_out,
 )
 from compactor.metastore.schema import COMPACTION_QUEUE, HIVE_LOCKS, NEXT_COMPACTION_QUEUE_ID, TXN_COMPONENTS
@@ -273,7 +273,7 @@ def test_a_snapshot_without_an_open_transaction_changes_nothing(db: Database) ->
 def test_a_lost_claim_can_record_nothing(db: Database) -> None:
     request_compaction(db, wish())
     lost, txn = taken(db), compactor_txn(db)
-    assert revoke_host_claims(db, "vm") == [lost.id]
+    assert revoke_timed_out(db, timeout_ms=-1) == [lost.id]
     successor = taken(db, "vm-2.b")
     with pytest.raises(Fenced, match=r"compaction 1 of shop\.orders is no longer working held by vm-1\.a"):
         record_snapshot(db, lost, txn_id=txn, highest_write_id=7)
@@ -297,14 +297,14 @@ def test_a_row_that_is_not_being_worked_on_is_no_claim_although_it_bears_our_nam
         fail(db, claimed, message="no", txn_id=txn)
 
 
-def test_revoking_a_hosts_claims_aborts_their_transactions_at_once(db: Database) -> None:
+def test_revoking_a_claim_aborts_its_transaction_at_once(db: Database) -> None:
     request_compaction(db, wish(partition="a"))
     request_compaction(db, wish(partition="b"))
     ours, theirs, txn = taken(db, "vm-1.a"), taken(db, "vm2-1.a"), compactor_txn(db)
     record_snapshot(db, ours, txn_id=txn, highest_write_id=7)
     record_job(db, ours, "job_1")
-    assert revoke_host_claims(db, "VM") == []
-    assert revoke_host_claims(db, "vm") == [ours.id]
+    assert revoke_claims(db, ["VM-1.a"]) == []
+    assert revoke_claims(db, ["vm-1.a"]) == [ours.id]
     seen = row(db, ours.id)
     assert (seen.state, seen.worker_id, seen.start) == (CompactionState.INITIATED, None, None)
     assert (seen.txn_id, seen.highest_write_id, seen.job_id) == (None, None, None)
@@ -314,13 +314,6 @@ def test_revoking_a_hosts_claims_aborts_their_transactions_at_once(db: Database)
         kept = conn.scalars(select(TXN_COMPONENTS.c.TC_TXNID)).all()
         assert conn.scalar(select(func.count()).select_from(HIVE_LOCKS)) == 0
     assert kept == [txn], "its output may lie about; the component stays until that is removed"
-
-
-def test_a_host_name_with_wildcards_revokes_only_its_own(db: Database) -> None:
-    request_compaction(db, wish())
-    taken(db, "vmx-1.a")
-    assert revoke_host_claims(db, "vm_") == []
-    assert revoke_host_claims(db, "%") == []
 
 
 def test_only_the_claims_of_the_named_workers_are_revoked(db: Database) -> None:
@@ -355,6 +348,21 @@ def test_a_claim_whose_transaction_was_aborted_is_given_back(db: Database) -> No
     assert revoke_aborted(db) == [dead.id]
     assert row(db, dead.id).state is CompactionState.INITIATED
     assert row(db, alive.id).state is CompactionState.WORKING
+
+
+@pytest.mark.parametrize(("worker_id", "given_back"), [("vm-7.0a1b2c3d", True), ("vm-44", False)])
+def test_a_claim_of_ours_that_never_opened_a_transaction_is_given_back(
+    db: Database, worker_id: str, given_back: bool
+) -> None:
+    request_compaction(db, wish(partition="a"))
+    request_compaction(db, wish(partition="b"))
+    silent, busy = taken(db, worker_id), taken(db, "vm-8.0a1b2c3d")
+    record_snapshot(db, busy, txn_id=compactor_txn(db), highest_write_id=7)
+    assert revoke_silent(db, timeout_ms=60_000) == []
+    age(db, silent.id, "CQ_START", 61_000)
+    age(db, busy.id, "CQ_START", 61_000)
+    assert revoke_silent(db, timeout_ms=60_000) == ([silent.id] if given_back else [])
+    assert row(db, busy.id).state is CompactionState.WORKING
 
 
 def test_a_missing_id_row_is_reported_as_an_incomplete_schema(db: Database) -> None:

@@ -283,7 +283,7 @@ def test_an_old_abort_leads_to_a_minor(world: World) -> None:
     assert (requested.type, requested.reason) == (CompactionType.MINOR, "an aborted transaction is older than 12 h")
 
 
-def test_claims_of_a_dead_process_of_this_host_go_back_once_and_their_transaction_is_aborted(world: World) -> None:
+def test_claims_of_a_dead_process_of_this_host_go_back_and_their_transaction_is_aborted(world: World) -> None:
     table = world.table()
     world.write(table, times=3)
     held, txn_id, _ = world.start_compaction(table, worker_id=f"host-{_dead_pid()}.abc")
