@@ -160,8 +160,12 @@ def _take_instant(into: Any, other: Any, side: str) -> None:
 
 
 def _collections(into: Any, other: Any) -> None:
-    into.min_children = min(into.min_children, other.min_children)
-    into.max_children = max(into.max_children, other.max_children)
+    """The C++ writer leaves the bounds out of a stripe without null collections: unknown, not 0."""
+    for name, pick in (("min_children", min), ("max_children", max)):
+        if into.HasField(name) and other.HasField(name):
+            setattr(into, name, pick(getattr(into, name), getattr(other, name)))
+        else:
+            into.ClearField(name)
     into.total_children += other.total_children
 
 
