@@ -96,11 +96,15 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerResult:
-    """What one cycle did. compaction: None when the queue was empty. reason: for everything but success."""
+    """What one cycle did.
+
+    compaction: None when the queue was empty. reason: for everything but success. error: class of the error, if any.
+    """
 
     outcome: Outcome
     compaction: Compaction | None = None
     reason: str = ""
+    error: str = ""
     items: tuple[ItemResult, ...] = ()
 
     @property
@@ -154,6 +158,10 @@ class Worker:
         self._db, self._runner, self._settings, self._metrics = db, runner, settings, metrics
         self._host, self._version, self._stop = host, version, stop
         self._on_progress, self._at_step = on_progress, at_step
+        for kind in ("major", "minor"):
+            for outcome in (Outcome.PUBLISHED, Outcome.REFUSED, Outcome.LEFT_TO_CLEANER, Outcome.FENCED):
+                # A series that appears with its first event hides that event from increase().
+                metrics.compactions.labels(kind, outcome.value, "")
 
     def run_once(self) -> WorkerResult:
         """One request, from claim to publication; Outcome.IDLE when there is none."""
@@ -172,7 +180,9 @@ class Worker:
         with structlog.contextvars.bound_contextvars(compaction=claim.id, object=claim.object_name):
             _log.info("compaction claimed", type=claim.type.name.lower(), worker=claim.worker_id)
             result = self._carry_out(claim)
-        self._metrics.worker_cycle.labels(claim.type.name.lower()).observe(time.monotonic() - started)
+        kind = claim.type.name.lower()
+        self._metrics.worker_cycle.labels(kind).observe(time.monotonic() - started)
+        self._metrics.compactions.labels(kind, result.outcome.value, result.error).inc()
         return result
 
     def _carry_out(self, claim: Compaction) -> WorkerResult:
@@ -237,7 +247,13 @@ class Worker:
         work.heartbeat.check()
         self._publish(work)
         self._at_step(Step.PUBLISHED)
-        self._count(work.claim, planned, results)
+        self._metrics.published(
+            work.claim.type.name.lower(),
+            bytes_read=planned.bytes_in,
+            bytes_written=sum(r.size for r in results),
+            rows_written=sum(r.rows_out for r in results),
+            rows_deleted=sum(r.rows_deleted for r in results),
+        )
         return WorkerResult(outcome=Outcome.PUBLISHED, compaction=work.claim, items=tuple(results))
 
     def _resolve(self, claim: Compaction) -> tuple[CompactionTarget, Depth, int] | Refusal:
@@ -358,7 +374,7 @@ class Worker:
                 txns.abort_transactions(self._db, [txn_id], reason="its claim was lost")
             return WorkerResult(outcome=Outcome.FENCED, compaction=claim, reason=f"{reason}; {fenced.message}")
         _log.error("compaction failed", reason=reason)
-        return WorkerResult(outcome=Outcome.FAILED, compaction=claim, reason=reason)
+        return WorkerResult(outcome=Outcome.FAILED, compaction=claim, reason=reason, error=type(error).__name__)
 
     def _give_back(self, work: _Work, outcome: Outcome, reason: str) -> WorkerResult:
         """The work ends unfinished: abort our transaction and queue the row again, so that the next worker starts afresh.
@@ -369,13 +385,6 @@ class Worker:
         txns.abort_transactions(self._db, [work.txn_id], reason=reason)
         queue.revoke_claims(self._db, [work.claim.worker_id or ""])
         return WorkerResult(outcome=outcome, compaction=work.claim, reason=reason)
-
-    def _count(self, claim: Compaction, planned: CompactionPlan, results: list[ItemResult]) -> None:
-        kind = claim.type.name.lower()
-        self._metrics.bytes_read.labels(kind).inc(planned.bytes_in)
-        self._metrics.bytes_written.labels(kind).inc(sum(r.size for r in results))
-        self._metrics.rows_written.labels(kind).inc(sum(r.rows_out for r in results))
-        self._metrics.rows_deleted.labels(kind).inc(sum(r.rows_deleted for r in results))
 
 
 def _why_not(claim: Compaction, table: catalog.Table) -> str:

@@ -139,6 +139,8 @@ def _for_ever(installation: Installation, roles: Sequence[Role], duties: Sequenc
     with server:
         _log.info("running", roles=[r.value for r in roles], version=VERSION)
         loop.run_until(stop)
+        for role in roles:
+            metrics.role_up.labels(role.value).set(0)
     _log.info("stopped")
     return 0
 

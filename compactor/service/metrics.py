@@ -245,6 +245,13 @@ class Metrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(name, text, labels, registry=registry)
 
+        self.compactions = counter(
+            "compactor_compactions",
+            "Compactions that a worker ended, by outcome and kind of error",
+            "type",
+            "outcome",
+            "error",
+        )
         self.bytes_read = counter("compactor_bytes_read", "Bytes that compactions read", "type")
         self.bytes_written = counter("compactor_bytes_written", "Bytes that compactions wrote", "type")
         self.rows_written = counter("compactor_rows_written", "Rows that compactions wrote", "type")
@@ -256,6 +263,15 @@ class Metrics:
         self.job_seconds = Histogram(
             "compactor_job_seconds", "Duration of Spark jobs", ["type"], buckets=LONG_WORK_S, registry=registry
         )
+
+    def published(
+        self, kind: str, *, bytes_read: int, bytes_written: int, rows_written: int, rows_deleted: int
+    ) -> None:
+        """Count what one published compaction of this kind did."""
+        self.bytes_read.labels(kind).inc(bytes_read)
+        self.bytes_written.labels(kind).inc(bytes_written)
+        self.rows_written.labels(kind).inc(rows_written)
+        self.rows_deleted.labels(kind).inc(rows_deleted)
 
     def cycle_finished(self, cycle: str, *, seconds: float, outcome: str) -> None:
         """Count one cycle. cycle: the loop's name, Hive's metrics follow for "initiator" and "cleaner".

@@ -63,6 +63,7 @@ def test_metric_names_are_exactly_what_a_scrape_can_show(metrics: Metrics) -> No
         metrics.waits,
     ):
         family.labels("any")
+    metrics.compactions.labels("major", "failed", "CorruptFile")
     assert exposed_names(generate_latest(metrics.registry).decode()) == METRIC_NAMES
 
 
