@@ -52,7 +52,7 @@ class Template:
     def of(cls, tail: OrcTail) -> Template:
         footer, postscript = tail.footer, tail.postscript
         return cls(
-            types=tuple(t.SerializeToString(deterministic=True) for t in footer.types),
+            types=tuple(_normalised(t) for t in footer.types),
             compression=postscript.compression,
             version=tuple(postscript.version),
             writer=footer.writer,
@@ -230,6 +230,18 @@ def encode(table: pa.Table, *, compression: int, block_size: int, stride: int = 
     writer.write(table)
     writer.close()
     return sink.getvalue()
+
+
+def _normalised(node: pb.Type) -> bytes:
+    """The C++ writer spells out a length, precision and scale of 0 where Java leaves them out."""
+    bare = pb.Type()
+    bare.CopyFrom(node)
+    if not bare.maximum_length:
+        bare.ClearField("maximum_length")
+    if bare.kind != pb.Type.DECIMAL:
+        bare.ClearField("precision")
+        bare.ClearField("scale")
+    return bare.SerializeToString(deterministic=True)
 
 
 def _serialised(file_type: HiveType) -> tuple[bytes, ...]:
