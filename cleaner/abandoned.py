@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from cleaner.obsolete import output_of
 from cleaner.remover import Removed
 from cleaner.sweep import sweep
-from cleaner.target import FilesystemOf, find_target
+from cleaner.target import find_target
 from compactor.errors import FormatError, PathNotFound, StorageError
 from compactor.metastore.abandoned import AbandonedCompaction, abandoned_compactions, forget_abandoned
 from compactor.metastore.database import Database
+from compactor.storage.filesystem import FilesystemOf
 
 
 @dataclass(frozen=True, kw_only=True)

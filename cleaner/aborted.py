@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from cleaner.obsolete import Removal, aborted
 from cleaner.remover import Removed
 from cleaner.sweep import sweep_all
-from cleaner.target import FilesystemOf, find_target, locations
+from cleaner.target import find_target, locations
 from compactor.acid.directory import Listing, Snapshot
 from compactor.acid.snapshot import ValidWriteIdList
 from compactor.errors import FormatError, StorageError
@@ -32,6 +32,7 @@ from compactor.metastore.ready import mark_aborts_cleaned, retry_aborts
 from compactor.metastore.snapshots import valid_txn_list
 from compactor.metastore.writeids import valid_write_ids
 from compactor.settings import Settings
+from compactor.storage.filesystem import FilesystemOf
 
 LONGEST_PAUSE_DOUBLINGS = 16
 """Hive doubles without limit; 2^16 × 300 s is most of a year."""

@@ -23,7 +23,7 @@ from cleaner.drain import Drained, HeldBy, drained
 from cleaner.obsolete import Removal, aborted, output_of, replaced
 from cleaner.remover import Removed
 from cleaner.sweep import Swept, sweep, sweep_all
-from cleaner.target import FilesystemOf, Target, find_target, locations
+from cleaner.target import Target, find_target, locations
 from compactor.acid.directory import Listing, Snapshot
 from compactor.acid.snapshot import ValidTxnList
 from compactor.errors import CompactorError, Fenced, FormatError, StorageError
@@ -41,6 +41,7 @@ from compactor.metastore.ready import (
 from compactor.metastore.snapshots import valid_txn_list
 from compactor.metastore.txns import TxnState, transaction_state
 from compactor.metastore.writeids import valid_write_ids
+from compactor.storage.filesystem import FilesystemOf
 
 LOCATION_PROPERTY = "location"
 

@@ -24,7 +24,6 @@ from cleaner.aborted import AbortedOutcome, AbortedTxnCleaner
 from cleaner.drain import HeldBy, held
 from cleaner.remover import Removed
 from cleaner.row import RetryRule, RowOutcome, Verdict, clean_row
-from cleaner.target import FilesystemOf
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
 from compactor.metastore.mutex import MutexKey, mutex
@@ -32,6 +31,7 @@ from compactor.metastore.ready import ready_to_clean
 from compactor.metastore.snapshots import valid_txn_list
 from compactor.service.metrics import Metrics
 from compactor.settings import Settings
+from compactor.storage.filesystem import FilesystemOf
 
 _log = structlog.get_logger(__name__)
 

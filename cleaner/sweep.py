@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from cleaner.obsolete import Removal
 from cleaner.remover import Removed, remove
-from cleaner.target import FilesystemOf
 from compactor.acid.directory import Listing
+from compactor.storage.filesystem import FilesystemOf
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from compactor.acid.directory import Listing
@@ -10,12 +9,9 @@ from compactor.acid.layout import parse_directory
 from compactor.errors import NoSuchObject
 from compactor.metastore.catalog import Partition, Table, TableName, get_partition, get_table, list_partitions
 from compactor.metastore.database import Database
-from compactor.storage.filesystem import FileSystem
+from compactor.storage.filesystem import FilesystemOf
 
 NO_CLEANUP = "no_cleanup"
-
-FilesystemOf = Callable[[str], tuple[FileSystem, str]]
-"""A metastore location to its file system and the path inside it."""
 
 
 @dataclass(frozen=True, kw_only=True)

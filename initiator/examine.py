@@ -6,7 +6,7 @@ decision too: not initiated, with the error as the reason. Only a metastore that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compactor.acid.directory import Snapshot, directory_state
@@ -19,7 +19,7 @@ from compactor.metastore.database import Database
 from compactor.metastore.history import recent_outcomes
 from compactor.metastore.writeids import valid_write_ids
 from compactor.settings import Settings
-from compactor.storage.filesystem import FileSystem
+from compactor.storage.filesystem import FilesystemOf
 from initiator.decide import (
     AbortFacts,
     BreakerLimits,
@@ -39,9 +39,6 @@ from initiator.decide import (
 )
 
 POOL_PROPERTY = "hive.compactor.worker.pool"
-
-FilesystemOf = Callable[[str], tuple[FileSystem, str]]
-"""A metastore location to its file system and the path inside it."""
 
 
 @dataclass(frozen=True, kw_only=True)

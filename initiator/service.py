@@ -36,9 +36,10 @@ from compactor.metastore.queue import request_compaction, revoke_aborted, revoke
 from compactor.metastore.snapshots import valid_txn_list
 from compactor.service.metrics import Metrics
 from compactor.settings import MetricsSettings, Settings
+from compactor.storage.filesystem import FilesystemOf
 from initiator.candidates import FULL_SCAN_INTERVAL_S, pages, since
 from initiator.decide import DidNotInitiate, Initiate, Measurements, Skip
-from initiator.examine import Examination, Examiner, FilesystemOf
+from initiator.examine import Examination, Examiner
 
 _log = structlog.get_logger(__name__)
 

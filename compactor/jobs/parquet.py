@@ -9,22 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compactor.acid.planning import FileFacts, PlanItem
 from compactor.acid.schema import HiveType
-from compactor.errors import CorruptFile, UnsupportedData
+from compactor.errors import UnsupportedData
 from compactor.orc.rewrite import ENCODE_BYTES, ItemResult
 from compactor.orc.types import arrow_type
 from compactor.storage.filesystem import FileSystem
-
-_OLDEST_SECOND, _NEWEST_SECOND = -9_223_372_036, 9_223_372_036
+from compactor.storage.parquet import check_timestamps, open_parquet, read_group
 
 
 def parquet_facts(fs: FileSystem, path: str, table_type: HiveType) -> FileFacts:
     """Row count from the footer; the columns are checked by name when the files are joined."""
-    with _open(fs, path) as file:
+    with open_parquet(fs, path) as file:
         return FileFacts(rows=file.metadata.num_rows, row_type=table_type, acid=False, format="parquet")
 
 
@@ -42,11 +40,11 @@ def run_parquet_item(fs: FileSystem, root: str, item: PlanItem, row_type: HiveTy
         ) as writer:
             pending: list[pa.Table] = []
             for path in paths:
-                with _open(fs, path) as file:
+                with open_parquet(fs, path) as file:
                     for group in range(file.num_row_groups):
                         if int96:
-                            _check_range(fs, path, group)
-                        table = _aligned(_read_group(file, path, group), schema, path)
+                            check_timestamps(fs, path, group, schema)
+                        table = _aligned(read_group(file, path, group), schema, path)
                         rows += table.num_rows
                         pending.append(table)
                         if sum(t.nbytes for t in pending) >= ENCODE_BYTES:
@@ -71,20 +69,12 @@ def run_parquet_item(fs: FileSystem, root: str, item: PlanItem, row_type: HiveTy
     )
 
 
-def _open(fs: FileSystem, path: str, **options: str) -> pq.ParquetFile:
-    stream = fs.open(path)
-    try:
-        return pq.ParquetFile(stream, **options)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptFile(f"{path}: no Parquet file, or truncated: {error}") from error
-
-
 def _common_schema(fs: FileSystem, paths: Sequence[str]) -> tuple[pa.Schema, bool]:
     """(columns of all files, whether timestamps are INT96); UnsupportedData when the files disagree."""
     schemas: list[pa.Schema] = []
     physical: set[str] = set()
     for path in paths:
-        with _open(fs, path) as file:
+        with open_parquet(fs, path) as file:
             schemas.append(file.schema_arrow.remove_metadata())
             physical |= {
                 file.schema.column(i).physical_type
@@ -108,13 +98,6 @@ def _empty_schema(row_type: HiveType) -> pa.Schema:
     return pa.schema([pa.field(name, arrow_type(child)) for name, child in row_type.children])
 
 
-def _read_group(file: pq.ParquetFile, path: str, group: int) -> pa.Table:
-    try:
-        return file.read_row_group(group)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CorruptFile(f"{path}: row group {group} cannot be read: {error}") from error
-
-
 def _aligned(table: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
     try:
         columns = [
@@ -126,25 +109,9 @@ def _aligned(table: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _check_range(fs: FileSystem, path: str, group: int) -> None:
-    with _open(fs, path, coerce_int96_timestamp_unit="s") as file:
-        names = [
-            file.schema.column(i).path
-            for i in range(len(file.schema))
-            if file.schema.column(i).physical_type == "INT96"
-        ]
-        table = file.read_row_group(group, columns=names)
-    for column in table.flatten().columns:
-        if not pa.types.is_timestamp(column.type):
-            continue
-        bounds = pc.min_max(column.cast(pa.int64())).as_py()
-        if bounds["min"] is not None and not (bounds["min"] > _OLDEST_SECOND and bounds["max"] < _NEWEST_SECOND):
-            raise UnsupportedData(f"{path}: a timestamp outside 1677-2262 cannot be re-encoded")
-
-
 def _codec(fs: FileSystem, paths: Sequence[str]) -> str:
     for path in paths:
-        with _open(fs, path) as file:
+        with open_parquet(fs, path) as file:
             if file.num_row_groups and file.metadata.row_group(0).num_columns:
                 codec = str(file.metadata.row_group(0).column(0).compression)
                 return "NONE" if codec == "UNCOMPRESSED" else codec

@@ -21,7 +21,7 @@ from typing import assert_never
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select, update
 
-from compactor.errors import Fenced
+from compactor.errors import Fenced, TransactionAborted
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import Compaction, CompactionRequest, CompactionState, format_properties
 from compactor.metastore.compaction_rows import (
@@ -39,15 +39,20 @@ from compactor.metastore.database import Database, retried
 from compactor.metastore.schema import (
     AUX_TABLE,
     COMPACTION_QUEUE,
-    HIVE_LOCKS,
-    MIN_HISTORY_LEVEL,
-    MIN_HISTORY_WRITE_ID,
     NEXT_WRITE_ID,
     TXN_COMPONENTS,
     TXN_TO_WRITE_ID,
     TXNS,
 )
-from compactor.metastore.txns import TxnState, high_water, lock_transactions, not_open, open_kind
+from compactor.metastore.txns import (
+    TxnState,
+    end_transactions,
+    high_water,
+    lock_transactions,
+    not_open,
+    open_kind,
+    state_of,
+)
 
 POOL_TIMEOUT_MS = 12 * 60 * 60 * 1000
 """After so long in its own pool a request goes to the default pool too (hive.compactor.worker.pool.timeout)."""
@@ -339,34 +344,20 @@ def _publish(conn: Connection, claim: Compaction, txn_id: int, *, now: int) -> N
 
 def _commit(conn: Connection, claim: Compaction, txn_id: int) -> None:
     """o→c of a compaction's transaction: no COMPLETED_TXN_COMPONENTS, there is nothing new to compact."""
-    committed = conn.execute(
-        update(TXNS)
-        .where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == TxnState.OPEN)
-        .values(TXN_STATE=TxnState.COMMITTED)
-    )
-    if committed.rowcount != 1:
+    conn.execute(delete(TXN_COMPONENTS).where(TXN_COMPONENTS.c.TC_TXNID == txn_id))
+    try:
+        end_transactions(conn, [txn_id], state=TxnState.COMMITTED)
+    except TransactionAborted as error:
         raise Fenced(
             f"transaction {txn_id} of compaction {claim.id} of {claim.object_name} is no longer open",
             hint="it was aborted by a time-out, a revoke or an operator; nothing was changed",
-        )
-    conn.execute(delete(TXN_COMPONENTS).where(TXN_COMPONENTS.c.TC_TXNID == txn_id))
-    _let_go(conn, txn_id)
+        ) from error
 
 
 def _abort(conn: Connection, txn_id: int) -> None:
     """o→a; components stay, they say which files are garbage (AbortTxnsFunction)."""
-    aborted = update(TXNS).where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == TxnState.OPEN)
-    if (
-        conn.execute(aborted.values(TXN_STATE=TxnState.ABORTED, TXN_META_INFO="compaction transaction abort")).rowcount
-        == 1
-    ):
-        _let_go(conn, txn_id)
-
-
-def _let_go(conn: Connection, txn_id: int) -> None:
-    conn.execute(delete(HIVE_LOCKS).where(HIVE_LOCKS.c.HL_TXNID == txn_id))
-    conn.execute(delete(MIN_HISTORY_LEVEL).where(MIN_HISTORY_LEVEL.c.MHL_TXNID == txn_id))
-    conn.execute(delete(MIN_HISTORY_WRITE_ID).where(MIN_HISTORY_WRITE_ID.c.MH_TXNID == txn_id))
+    if state_of(conn, txn_id) is TxnState.OPEN:
+        end_transactions(conn, [txn_id], state=TxnState.ABORTED, reason="compaction transaction abort")
 
 
 def _revoke(conn: Connection, condition: ColumnElement[bool]) -> list[int]:

@@ -137,9 +137,9 @@ def commit_transaction(db: Database, txn_id: int) -> None:
             if kind is not TxnType.READ_ONLY and kind not in COMPACTION_TYPES:
                 complete_components(conn, txn_id, at=db.timestamp(conn), changes=changes)
             conn.execute(TXN_COMPONENTS.delete().where(TXN_COMPONENTS.c.TC_TXNID == txn_id))
-            _end(conn, [txn_id], state=TxnState.COMMITTED)
+            end_transactions(conn, [txn_id], state=TxnState.COMMITTED)
         else:
-            _end(conn, [txn_id], state=TxnState.ABORTED, reason="abort write conflict")
+            end_transactions(conn, [txn_id], state=TxnState.ABORTED, reason="abort write conflict")
     # raised only now: the abort itself must be committed
     if winner is not None:
         raise WriteConflict(
@@ -160,7 +160,7 @@ def abort_transactions(db: Database, txn_ids: Iterable[int], *, reason: str = "a
             )
         )
         aborted = [txn_id for txn_id in wanted if states.get(txn_id) == TxnState.OPEN]
-        _end(conn, aborted, state=TxnState.ABORTED, reason=reason)
+        end_transactions(conn, aborted, state=TxnState.ABORTED, reason=reason)
     return AbortOutcome(
         aborted=tuple(aborted),
         already_aborted=tuple(i for i in wanted if states.get(i) == TxnState.ABORTED),
@@ -212,7 +212,7 @@ def time_out_transactions(
             .with_for_update()
         )
         expired = list(conn.scalars(silent))
-        _end(conn, expired, state=TxnState.ABORTED, reason="abort timed out")
+        end_transactions(conn, expired, state=TxnState.ABORTED, reason="abort timed out")
         return expired
 
 
@@ -316,7 +316,9 @@ def not_open(conn: sa.Connection, txn_id: int) -> NoSuchTransaction | Transactio
     return NoSuchTransaction(f"transaction {txn_id} {why}")
 
 
-def _end(conn: sa.Connection, txn_ids: Sequence[int], *, state: TxnState, reason: str | None = None) -> None:
+def end_transactions(
+    conn: sa.Connection, txn_ids: Sequence[int], *, state: TxnState, reason: str | None = None
+) -> None:
     """o→state, and everything goes that only an open transaction has: locks and history rows."""
     for chunk in _chunks(txn_ids):
         ended = TXNS.update().where(TXNS.c.TXN_ID.in_(chunk), TXNS.c.TXN_STATE == TxnState.OPEN)

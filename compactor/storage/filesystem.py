@@ -10,7 +10,7 @@ import contextlib
 import errno
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 from urllib.parse import quote
 
@@ -48,6 +48,10 @@ class FileSystem(Protocol):
 
     def delete_directory(self, path: str) -> None:
         """Remove a directory and all below it; nothing happens when it is gone already."""
+
+
+FilesystemOf = Callable[[str], tuple[FileSystem, str]]
+"""From a metastore location to its file system and the path inside it, such as `open_location`."""
 
 
 @contextlib.contextmanager

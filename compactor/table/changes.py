@@ -10,8 +10,9 @@ import pyarrow as pa
 from compactor.acid.layout import decode_bucket
 from compactor.metastore.catalog import Table
 from compactor.orc.reader import Int64Array
+from compactor.storage.filesystem import FilesystemOf
 from compactor.table.files import prepare_directory, write_deletes
-from compactor.table.scan import FilesystemOf, Place, RowIds
+from compactor.table.scan import Place, RowIds
 
 
 class Changes:

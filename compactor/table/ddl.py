@@ -12,8 +12,7 @@ from compactor.errors import UsageError
 from compactor.metastore import catalog_write
 from compactor.metastore.catalog import Column, Table, TableName
 from compactor.metastore.database import Database
-from compactor.storage.filesystem import open_location
-from compactor.table.scan import FilesystemOf
+from compactor.storage.filesystem import FilesystemOf, open_location
 from compactor.table.values import FileFormat
 
 _HIVE = "org.apache.hadoop.hive.ql.io."

@@ -33,7 +33,7 @@ from compactor.orc.compression import compression_kind
 from compactor.orc.reader import Int64Array
 from compactor.orc.types import acid_arrow_schema, arrow_type
 from compactor.storage.filesystem import FileSystem
-from compactor.table.parquet import write_parquet
+from compactor.storage.parquet import write_parquet
 from compactor.table.scan import RowIds
 from compactor.table.values import FileFormat, file_format, table_type
 

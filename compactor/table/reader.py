@@ -27,8 +27,8 @@ from compactor.metastore import snapshots, txns
 from compactor.metastore.catalog import Table, TableName, get_partition, get_table, list_partitions
 from compactor.metastore.database import Database
 from compactor.orc.types import arrow_type
-from compactor.storage.filesystem import open_location
-from compactor.table.scan import FilesystemOf, ScanBatch, ScanTask, batch_schema, places, read_task, scan_tasks
+from compactor.storage.filesystem import FilesystemOf, open_location
+from compactor.table.scan import ScanBatch, ScanTask, batch_schema, places, read_task, scan_tasks
 from compactor.table.values import table_type
 
 ROW_ID_TYPES = {"write_id": HiveType("bigint"), "bucket": HiveType("int"), "row_id": HiveType("bigint")}

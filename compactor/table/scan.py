@@ -12,7 +12,7 @@ Source: Hive `AcidUtils.getAcidState`, `VectorizedOrcAcidRowBatchReader`, `OrcRa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -29,12 +29,9 @@ from compactor.metastore.catalog import Partition, Table
 from compactor.orc.deletes import DeleteSet
 from compactor.orc.reader import Int64Array, OrcSource, orc_facts
 from compactor.orc.types import arrow_type
-from compactor.storage.filesystem import FileSystem
-from compactor.table.parquet import parquet_batches, parquet_rows
+from compactor.storage.filesystem import FileSystem, FilesystemOf
+from compactor.storage.parquet import parquet_batches, parquet_rows
 from compactor.table.values import FileFormat, file_format, partition_array, table_type
-
-FilesystemOf = Callable[[str], tuple[FileSystem, str]]
-"""From a metastore location to its file system and the path inside it, such as `storage.filesystem.open_location`."""
 
 _Group = tuple[int, tuple[SourceFile, ...], tuple[SourceFile, ...]]
 """Bucket, files with rows, delete files."""

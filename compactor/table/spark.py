@@ -33,11 +33,12 @@ from compactor.errors import JobError, UsageError
 from compactor.metastore.catalog import Table, TableName
 from compactor.metastore.components import Operation
 from compactor.metastore.locks import LockType
+from compactor.storage.filesystem import FilesystemOf
 from compactor.table.buckets import row_buckets
 from compactor.table.conform import by_partition, conformed, static_values, writable_columns
 from compactor.table.files import prepare_directory, write_buckets
 from compactor.table.reader import ROW_ID_TYPES, TableSnapshot, task_batches
-from compactor.table.scan import FilesystemOf, Place, ScanTask
+from compactor.table.scan import Place, ScanTask
 from compactor.table.transaction import TableTransaction, static_partition, write_transaction
 from compactor.table.values import partition_text, table_type
 from compactor.table.writer import TableWriter

@@ -31,8 +31,8 @@ from compactor.metastore.components import Operation
 from compactor.metastore.database import Database
 from compactor.metastore.locks import LockComponent, LockRequest, LockState, LockType
 from compactor.metastore.writeids import allocate_write_ids
-from compactor.storage.filesystem import open_location
-from compactor.table.scan import FilesystemOf, Place, ScanTask, places, scan_tasks
+from compactor.storage.filesystem import FilesystemOf, open_location
+from compactor.table.scan import Place, ScanTask, places, scan_tasks
 
 _FRESH_STARTS = 10
 """How often a transaction begins again after waiting for its first lock."""

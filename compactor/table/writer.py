@@ -27,13 +27,14 @@ from compactor.metastore.components import Operation
 from compactor.metastore.database import Database
 from compactor.metastore.locks import LockType
 from compactor.orc.reader import Int64Array
+from compactor.storage.filesystem import FilesystemOf
 from compactor.table.buckets import row_buckets
 from compactor.table.changes import Changes
 from compactor.table.conform import by_partition, conformed, static_values, writable_columns
 from compactor.table.expressions import assigned, positions_where
 from compactor.table.files import prepare_directory, write_buckets
 from compactor.table.merge import Merge, matching_row_ids, merge_changes
-from compactor.table.scan import FilesystemOf, Place, ScanBatch, read_task
+from compactor.table.scan import Place, ScanBatch, read_task
 from compactor.table.transaction import TableTransaction, Writer, static_partition, write_transaction
 from compactor.table.values import table_type
 

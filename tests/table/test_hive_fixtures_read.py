@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import pytest
 
 from compactor.acid.directory import Snapshot
 from compactor.acid.partition_name import partition_values
+from compactor.demo.hive_prints import printed_rows
 from compactor.metastore.catalog import Column, Table, TableName
 from compactor.storage.filesystem import open_location
 from compactor.table.scan import Place, ScanBatch, read_task, scan_tasks
@@ -60,39 +58,8 @@ def read_batches(fixture: HiveTable) -> list[ScanBatch]:
     ]
 
 
-def as_hive_prints(value: object, kind: pa.DataType) -> Any:
-    """The value as it stands in expected.json: Hive's JDBC result, nested types as JSON, bytes as hexadecimal."""
-    if isinstance(value, decimal.Decimal):
-        return format(value, "f")
-    if isinstance(value, dt.date):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, list | dict):
-        return json.dumps(_plain(value, kind), separators=(",", ":"))
-    if isinstance(value, int) and pa.types.is_timestamp(kind):
-        seconds, nanos = divmod(value, 1_000_000_000)
-        moment = dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(seconds=seconds)
-        return f"{moment:%Y-%m-%d %H:%M:%S}" + (f".{nanos:09d}".rstrip("0") if nanos else "")
-    return value
-
-
-def _plain(value: Any, kind: pa.DataType) -> Any:
-    if pa.types.is_map(kind):
-        return {k: _plain(v, kind.item_type) for k, v in value}
-    if pa.types.is_list(kind):
-        return [_plain(v, kind.value_type) for v in value]
-    if pa.types.is_struct(kind):
-        return {f.name: _plain(value[f.name], f.type) for f in kind}
-    return value
-
-
 def rows_of(batch: ScanBatch) -> list[list[Any]]:
-    columns = []
-    for column in batch.rows.columns:
-        values = (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
-        columns.append([as_hive_prints(v, column.type) for v in values])
-    return [list(row) for row in zip(*columns, strict=True)]
+    return [list(row) for row in printed_rows(pa.Table.from_batches([batch.rows]))]
 
 
 def expected_rows(fixture: HiveTable) -> list[list[Any]]:

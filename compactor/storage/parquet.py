@@ -16,7 +16,7 @@ from compactor.storage.filesystem import FileSystem
 
 def parquet_rows(fs: FileSystem, path: str) -> int:
     """Number of rows, from the footer; CorruptFile when there is none."""
-    with _open(fs, path) as file:
+    with open_parquet(fs, path) as file:
         return int(file.metadata.num_rows)
 
 
@@ -26,12 +26,12 @@ def parquet_batches(fs: FileSystem, path: str, schema: pa.Schema) -> Iterator[pa
     A column that the file lacks is null. UnsupportedData for a column of another type, and for a timestamp outside
     1677-2262, which pyarrow would wrap around silently.
     """
-    with _open(fs, path) as file:
+    with open_parquet(fs, path) as file:
         int96 = any(file.schema.column(i).physical_type == "INT96" for i in range(len(file.schema)))
         for group in range(file.num_row_groups):
             if int96:
-                _check_timestamps(fs, path, group, schema)
-            yield from _by_name(file.read_row_group(group), schema, path).to_batches()
+                check_timestamps(fs, path, group, schema)
+            yield from _by_name(read_group(file, path, group), schema, path).to_batches()
 
 
 def write_parquet(stream: pa.NativeFile, rows: pa.Table, *, codec: str) -> None:
@@ -39,16 +39,26 @@ def write_parquet(stream: pa.NativeFile, rows: pa.Table, *, codec: str) -> None:
     pq.write_table(rows, stream, compression=codec, use_deprecated_int96_timestamps=True, version="1.0")
 
 
-def _open(fs: FileSystem, path: str, **options: str) -> pq.ParquetFile:
+def open_parquet(fs: FileSystem, path: str, **options: str) -> pq.ParquetFile:
+    """The file with its footer read; CorruptFile when it has none. options: of pyarrow's ParquetFile."""
     try:
         return pq.ParquetFile(fs.open(path), **options)
     except pa.ArrowInvalid as error:
         raise CorruptFile(f"{path}: no Parquet file, or truncated: {error}") from error
 
 
-def _check_timestamps(fs: FileSystem, path: str, group: int, schema: pa.Schema) -> None:
-    with _open(fs, path, coerce_int96_timestamp_unit="us") as file:
-        _by_name(file.read_row_group(group), schema, path)
+def read_group(file: pq.ParquetFile, path: str, group: int) -> pa.Table:
+    """One row group; CorruptFile when its pages are damaged."""
+    try:
+        return file.read_row_group(group)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CorruptFile(f"{path}: row group {group} cannot be read: {error}") from error
+
+
+def check_timestamps(fs: FileSystem, path: str, group: int, schema: pa.Schema) -> None:
+    """UnsupportedData when an INT96 timestamp of a row group does not fit into nanoseconds."""
+    with open_parquet(fs, path, coerce_int96_timestamp_unit="us") as file:
+        _by_name(read_group(file, path, group), schema, path)
 
 
 def _by_name(found: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
