@@ -43,7 +43,7 @@ def open_parquet(fs: FileSystem, path: str, **options: str) -> pq.ParquetFile:
     """The file with its footer read; CorruptFile when it has none. options: of pyarrow's ParquetFile."""
     try:
         return pq.ParquetFile(fs.open(path), **options)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, OSError) as error:
         raise CorruptFile(f"{path}: no Parquet file, or truncated: {error}") from error
 
 
@@ -58,7 +58,10 @@ def read_group(file: pq.ParquetFile, path: str, group: int) -> pa.Table:
 def check_timestamps(fs: FileSystem, path: str, group: int, schema: pa.Schema) -> None:
     """UnsupportedData when an INT96 timestamp of a row group does not fit into nanoseconds."""
     with open_parquet(fs, path, coerce_int96_timestamp_unit="us") as file:
-        _by_name(read_group(file, path, group), schema, path)
+        try:
+            _by_name(read_group(file, path, group), schema, path)
+        except UnsupportedData as error:
+            raise UnsupportedData(f"{error.message} (timestamps outside 1677-2262 do not fit)") from error
 
 
 def _by_name(found: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
