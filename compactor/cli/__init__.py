@@ -26,10 +26,11 @@ from compactor.service.requests import WAIT_TIMEOUT_S, Wish
 
 USAGE_ERROR = 2
 _PIPE_WIDTH = 240
+_PAGE_WIDTH = 110
 
 app = typer.Typer(
     name="compactor",
-    help="Compacts Hive ACID tables with Spark, beside Hive and Trino or without them.",
+    help="Compacts Hive ACID tables with Spark: no HiveServer2, Tez or MapReduce needed.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -80,7 +81,7 @@ def demo_command(
     ] = Path("demo-warehouse"),
 ) -> None:
     """Compact tables that Hive wrote, then stream a year of flights, and show what it does to reading."""
-    run_demo(_console(), directory)
+    run_demo(Console() if sys.stdout.isatty() else Console(width=_PAGE_WIDTH), directory)
 
 
 @app.command("run")
@@ -161,6 +162,8 @@ def sql_command(
     if statements is not None and file is not None:
         raise UsageError("give statements or a file, not both")
     installation = _installation(config, hive_site, assign)
+    if statements is None and file is None and not sys.stdin.isatty():
+        file = "-"
     text = trigger.read_statements(file) if file is not None else statements
     if text is None:
         raise typer.Exit(trigger.sql_prompt(installation, _console()))
@@ -234,7 +237,7 @@ def common_options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Compacts Hive ACID tables with Spark, beside Hive and Trino or without them."""
+    """Compacts Hive ACID tables with Spark: no HiveServer2, Tez or MapReduce needed."""
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
