@@ -1,0 +1,54 @@
+"""A small ACID table, its plan, and the plan carried out without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compactor.acid.directory import Snapshot
+from compactor.acid.layout import encode_bucket
+from compactor.acid.planning import CompactionPlan, Depth
+from compactor.acid.records import RowId
+from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
+from compactor.jobs.compaction import prepare_directories
+from compactor.jobs.planner import CompactionTarget, plan, survey
+from compactor.orc import orc_proto_pb2 as pb
+from compactor.orc.rewrite import ItemResult, run_item
+from compactor.storage.filesystem import open_location
+from tests.orc.acid_files import delete, insert, write_events
+
+B1 = encode_bucket(1)
+
+
+def two_bucket_table(location: Path) -> None:
+    """Three inserts of five rows into each of two buckets, and a delete of a row of the first one."""
+    for write_id in (1, 2, 3):
+        folder = location / f"delta_{write_id:07d}_{write_id:07d}_0000"
+        rows = [insert(write_id, i, (i, f"w{write_id}r{i}")) for i in range(5)]
+        write_events(folder / "bucket_00000_0", rows, stripe_rows=2)
+        write_events(
+            folder / "bucket_00001_0", [insert(write_id, i, (i, f"w{write_id}b{i}"), bucket=B1) for i in range(5)]
+        )
+    gone = [delete(RowId(2, encode_bucket(0), 3), by=4)]
+    write_events(location / "delete_delta_0000004_0000004_0000" / "bucket_00000_0", gone)
+
+
+def planned(location: Path, depth: Depth) -> CompactionPlan:
+    target = CompactionTarget(
+        name="d.t",
+        location=f"file:{location}",
+        columns=(("id", "int"), ("v", "string")),
+        input_format="org.apache.hadoop.hive.ql.io.orc.OrcInputFormat",
+        full_acid=True,
+        bucketed=False,
+    )
+    ids = ValidWriteIdList(table="d.t", high_water=4)
+    snapshot = Snapshot(txns=ValidTxnList(high_water=99), write_ids=ids)
+    made = plan(target, survey(target, snapshot), snapshot, depth, txn_id=50)
+    assert isinstance(made, CompactionPlan)
+    return made
+
+
+def direct_results(made: CompactionPlan) -> list[ItemResult]:
+    prepare_directories(made)
+    fs, root = open_location(made.location)
+    return [run_item(fs, root, i, made.row_type, made.write_ids, compression=pb.ZLIB) for i in made.items]
