@@ -22,6 +22,7 @@ from compactor.orc.reader import OrcSource
 from compactor.orc.statistics import merge_file_statistics
 from compactor.orc.tail import ACID_STATS, ACID_VERSION, KEY_INDEX, MAGIC, OrcTail, read_tail, stripe_length
 from compactor.orc.types import acid_type, arrow_type, to_orc
+from compactor.storage.calendar import holds_dates, to_hybrid
 
 _COPY_BYTES = 8 << 20
 _MIN_ARROW_BLOCK = 64 * 1024
@@ -78,6 +79,11 @@ class Template:
         schema = pa.schema([pa.field(name, arrow_type(child)) for name, child in file_type.children])
         own = cls.of(_buffer_tail(encode(schema.empty_table(), compression=compression, block_size=DEFAULT_BLOCK_SIZE)))
         return replace(own, types=_serialised(file_type))
+
+    @property
+    def proleptic(self) -> bool:
+        """As `OrcTail.proleptic`."""
+        return self.calendar == pb.PROLEPTIC_GREGORIAN
 
     def accepts(self, tail: OrcTail) -> bool:
         """May raw stripes of a file with this tail stand in a file of this template?
@@ -140,11 +146,14 @@ class FileAssembler:
             left -= len(chunk)
 
     def append(self, table: pa.Table, last_key: RowId | None) -> None:
-        """Encode `table` as one stripe and append it; an empty table adds nothing."""
+        """Encode `table` as one stripe and append it; an empty table adds nothing.
+
+        Dates are given in the proleptic calendar, whichever the file's is.
+        """
         if not table.num_rows:
             return
         buffer = encode(
-            table,
+            table if self._template.proleptic else _in_hybrid_calendar(table),
             compression=self._template.compression,
             block_size=self._template.block_size,
             stride=self._template.stride,
@@ -230,6 +239,13 @@ def encode(table: pa.Table, *, compression: int, block_size: int, stride: int = 
     writer.write(table)
     writer.close()
     return sink.getvalue()
+
+
+def _in_hybrid_calendar(table: pa.Table) -> pa.Table:
+    if not any(holds_dates(kind) for kind in table.schema.types):
+        return table
+    columns = [pa.chunked_array([to_hybrid(c) for c in column.chunks], column.type) for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
 
 
 def _normalised(node: pb.Type) -> bytes:

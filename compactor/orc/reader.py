@@ -24,6 +24,7 @@ from compactor.acid.snapshot import ValidWriteIdList
 from compactor.errors import CorruptFile, PathNotFound, UnsupportedData
 from compactor.orc.evolution import converted
 from compactor.orc.tail import ACID_COLUMNS, OrcTail, read_tail
+from compactor.storage.calendar import to_proleptic
 from compactor.storage.filesystem import FileSystem
 
 Int64Array = npt.NDArray[np.int64]
@@ -110,7 +111,7 @@ class OrcSource:
         )
 
     def rows(self, stripe: int, wanted: HiveType) -> pa.StructArray:
-        """The table's columns of a stripe as a struct of type `wanted`.
+        """The table's columns of a stripe as a struct of type `wanted`, dates in the proleptic calendar.
 
         Raises UnsupportedData for values that pyarrow cannot hold and for conversions that would lose some.
         """
@@ -119,6 +120,8 @@ class OrcSource:
         else:
             batch = self._read(stripe, None)
             found = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
+        if not self.tail.proleptic:
+            found = to_proleptic(found)
         return converted(found, self.tail.row_type, wanted)
 
     def _read(self, stripe: int, columns: list[str] | None) -> pa.RecordBatch:

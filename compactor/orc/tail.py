@@ -62,6 +62,11 @@ class OrcTail:
         return root.kind == pb.Type.STRUCT and tuple(root.field_names) == ACID_COLUMNS
 
     @property
+    def proleptic(self) -> bool:
+        """Which calendar dates count in; a file that does not say so counts in the hybrid one (ORC `ReaderImpl`)."""
+        return self.footer.calendar == pb.PROLEPTIC_GREGORIAN
+
+    @property
     def row_type(self) -> HiveType:
         """Type of the table's columns, without the ACID columns."""
         whole = from_orc(self.footer.types)
