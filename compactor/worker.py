@@ -240,6 +240,7 @@ class Worker:
             return self._refuse(work.claim, work.txn_id, planned)
         self._at_step(Step.PLANNED)
         work.heartbeat.check()
+        self._stop.check()
         results = self._write(work, planned)
         self._at_step(Step.WRITTEN)
         verify_output(planned, results)
@@ -281,20 +282,19 @@ class Worker:
 
     def _lock(self, work: _Work) -> None:
         """SHARED_READ on the table or partition: nobody drops it meanwhile. No waiting: the queue is the waiting room."""
+        component = locks.LockComponent(
+            type=locks.LockType.SHARED_READ,
+            database=work.claim.table.database,
+            table=work.claim.table.table,
+            partition=work.claim.partition,
+            operation=Operation.SELECT,
+        )
         request = locks.LockRequest(
             txn_id=work.txn_id,
             user=work.claim.run_as or "compactor",
             host=self._host,
             agent_info=work.claim.worker_id or "",
-            components=(
-                locks.LockComponent(
-                    type=locks.LockType.SHARED_READ,
-                    database=work.claim.table.database,
-                    table=work.claim.table.table,
-                    partition=work.claim.partition,
-                    operation=Operation.SELECT,
-                ),
-            ),
+            components=(component,),
         )
         response = locks.acquire(self._db, request)
         if response.state is not locks.LockState.ACQUIRED:

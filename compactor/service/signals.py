@@ -21,6 +21,8 @@ from typing import Final
 
 import structlog
 
+from compactor.errors import JobError
+
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _FINISHED: Final = 0
 """No signal has this number."""
@@ -49,6 +51,11 @@ class StopRequest:
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
+
+    def check(self) -> None:
+        """Raise JobError when running work should be given up; for moments when there is nothing to cancel yet."""
+        if self.interrupting.is_set():
+            raise JobError("interrupted", hint="the request is queued again")
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until draining begins or the time is over; True when draining."""
