@@ -1,7 +1,8 @@
 """Joining Parquet files of an insert-only table, row group by row group.
 
 Columns match by name, as Hive reads Parquet. INT96 timestamps stay INT96, with every nanosecond; one that a 64-bit
-count of nanoseconds cannot hold (before 1677, after 2262) is UnsupportedData, never a wrapped-around value.
+count of nanoseconds cannot hold (before 1677, after 2262) is UnsupportedData, never a wrapped-around value. So is one
+that parquet-mr wrote in a zone other than UTC: Hive would take it for a time of day if another library wrote it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from compactor.errors import UnsupportedData
 from compactor.orc.rewrite import ENCODE_BYTES, ItemResult
 from compactor.orc.types import arrow_type
 from compactor.storage.filesystem import FileSystem
-from compactor.storage.parquet import check_timestamps, open_parquet, read_group
+from compactor.storage.parquet import WRITER_PROPERTIES, check_rewritable, check_timestamps, open_parquet, read_group
 
 
 def parquet_facts(fs: FileSystem, path: str, table_type: HiveType) -> FileFacts:
@@ -36,7 +37,11 @@ def run_parquet_item(fs: FileSystem, root: str, item: PlanItem, row_type: HiveTy
     rows = groups = 0
     with fs.write_atomically(f"{root}/{item.output}") as stream:
         with pq.ParquetWriter(
-            stream, schema, compression=_codec(fs, paths), use_deprecated_int96_timestamps=int96, version="2.6"
+            stream,
+            schema.with_metadata(WRITER_PROPERTIES),
+            compression=_codec(fs, paths),
+            use_deprecated_int96_timestamps=int96,
+            version="2.6",
         ) as writer:
             pending: list[pa.Table] = []
             for path in paths:
@@ -75,6 +80,7 @@ def _common_schema(fs: FileSystem, paths: Sequence[str]) -> tuple[pa.Schema, boo
     physical: set[str] = set()
     for path in paths:
         with open_parquet(fs, path) as file:
+            check_rewritable(file, path)
             schemas.append(file.schema_arrow.remove_metadata())
             physical |= {
                 file.schema.column(i).physical_type

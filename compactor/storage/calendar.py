@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Days = npt.NDArray[np.int64]
+_Kind = Callable[[pa.DataType], bool]
 
 _SWITCHOVER = -141_427
 """1582-10-15, the first day of the Gregorian calendar."""
@@ -25,32 +26,41 @@ _EPOCH = 2_440_588
 
 def to_proleptic(array: pa.Array) -> pa.Array:
     """An array as read from a file in the hybrid calendar; dates at any depth change, all else stays."""
-    return _mapped(array, lambda days: _from_gregorian(*_julian(days)))
+    return map_leaves(array, pa.types.is_date32, lambda a: _moved(a, lambda days: _from_gregorian(*_julian(days))))
 
 
 def to_hybrid(array: pa.Array) -> pa.Array:
     """The opposite of `to_proleptic`, for a file in the hybrid calendar."""
-    return _mapped(array, lambda days: _from_julian(*_gregorian(days)))
+    return map_leaves(array, pa.types.is_date32, lambda a: _moved(a, lambda days: _from_julian(*_gregorian(days))))
 
 
 def holds_dates(kind: pa.DataType) -> bool:
     """Is the type a date, or one somewhere inside?"""
-    return bool(pa.types.is_date32(kind)) or any(holds_dates(kind.field(i).type) for i in range(kind.num_fields))
+    return _holds(kind, pa.types.is_date32)
 
 
-def _mapped(array: pa.Array, convert: Callable[[Days], Days]) -> pa.Array:
+def map_leaves(array: pa.Array, wanted: _Kind, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """`array` with `convert` done to every array of a wanted type inside it; `convert` keeps types and lengths."""
     kind = array.type
-    if not holds_dates(kind):
+    if not _holds(kind, wanted):
         return array
     mask = array.is_null() if array.null_count else None
     if pa.types.is_struct(kind):
-        children = [_mapped(array.field(i), convert) for i in range(kind.num_fields)]
+        children = [map_leaves(array.field(i), wanted, convert) for i in range(kind.num_fields)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
     if pa.types.is_map(kind):
-        keys, items = _mapped(array.keys, convert), _mapped(array.items, convert)
+        keys, items = (map_leaves(part, wanted, convert) for part in (array.keys, array.items))
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=mask)
     if pa.types.is_list(kind):
-        return pa.ListArray.from_arrays(array.offsets, _mapped(array.values, convert), type=kind, mask=mask)
+        return pa.ListArray.from_arrays(array.offsets, map_leaves(array.values, wanted, convert), type=kind, mask=mask)
+    return convert(array)
+
+
+def _holds(kind: pa.DataType, wanted: _Kind) -> bool:
+    return wanted(kind) or any(_holds(kind.field(i).type, wanted) for i in range(kind.num_fields))
+
+
+def _moved(array: pa.Array, convert: Callable[[Days], Days]) -> pa.Array:
     days = array.cast(pa.int32()).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     early = days < _SWITCHOVER
     if not early.any():

@@ -1,17 +1,26 @@
 """Parquet files of insert-only tables: columns match by name, as Hive reads them.
 
-Source: Hive `DataWritableReadSupport`; timestamps are INT96, as Hive and Spark write them.
+Sources: Hive `DataWritableReadSupport`; timestamps are INT96, as Hive and Spark write them. What a file says of its
+writer decides what its values mean (Hive `ParquetRecordReaderBase`): INT96 of parquet-mr is UTC and belongs to the
+zone in `writer.time.zone`, of any other writer it is what the clock showed; dates are in the hybrid calendar unless
+`writer.date.proleptic` is true.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compactor.errors import CorruptFile, UnsupportedData
+from compactor.storage.calendar import map_leaves, to_proleptic
 from compactor.storage.filesystem import FileSystem
+
+WRITER_PROPERTIES = {b"writer.date.proleptic": b"true"}
+"""Key-value metadata of every file that we write."""
+_UTC = frozenset({"UTC", "Z", "GMT", "Etc/UTC", "Etc/GMT"})
 
 
 def parquet_rows(fs: FileSystem, path: str) -> int:
@@ -36,6 +45,7 @@ def parquet_batches(fs: FileSystem, path: str, schema: pa.Schema) -> Iterator[pa
 
 def write_parquet(stream: pa.NativeFile, rows: pa.Table, *, codec: str) -> None:
     """`rows` as a Parquet file. codec: as pyarrow names it, SNAPPY for example."""
+    rows = rows.replace_schema_metadata(WRITER_PROPERTIES)
     pq.write_table(rows, stream, compression=codec, use_deprecated_int96_timestamps=True, version="1.0")
 
 
@@ -48,11 +58,67 @@ def open_parquet(fs: FileSystem, path: str, **options: str) -> pq.ParquetFile:
 
 
 def read_group(file: pq.ParquetFile, path: str, group: int) -> pa.Table:
-    """One row group; CorruptFile when its pages are damaged."""
+    """One row group, dates in the proleptic calendar and timestamps as the clock showed them.
+
+    CorruptFile when its pages are damaged, UnsupportedData for a time zone that nobody knows.
+    """
     try:
-        return file.read_row_group(group)
+        table = file.read_row_group(group)
     except (pa.ArrowInvalid, OSError) as error:
         raise CorruptFile(f"{path}: row group {group} cannot be read: {error}") from error
+    if not _proleptic(file):
+        table = _mapped(table, to_proleptic)
+    zone = writer_zone(file)
+    if zone is None or zone in _UTC:
+        return table
+    try:
+        return _mapped(table, lambda a: map_leaves(a, _is_naive, lambda t: _clock(t, zone)))
+    except pa.ArrowInvalid as error:
+        raise UnsupportedData(f"{path}: timestamps of time zone {zone}: {error}") from error
+
+
+def writer_zone(file: pq.ParquetFile) -> str | None:
+    """Zone that the INT96 timestamps of a file belong to; '' when it does not tell, None when there are none."""
+    int96 = any(file.schema.column(i).physical_type == "INT96" for i in range(len(file.schema)))
+    if not int96 or not str(file.metadata.created_by or "").startswith("parquet-mr"):
+        return None
+    return _properties(file).get(b"writer.time.zone", b"").decode()
+
+
+def check_rewritable(file: pq.ParquetFile, path: str) -> None:
+    """UnsupportedData when Hive would read the timestamps of a file differently in a file of ours."""
+    zone = writer_zone(file)
+    if zone is None or zone in _UTC:
+        return
+    raise UnsupportedData(
+        f"{path}: INT96 timestamps of {f'time zone {zone}' if zone else 'an unknown time zone'} cannot be rewritten",
+        hint="only parquet-mr can write such files; compact the table with Hive, or run HiveServer2 in UTC",
+    )
+
+
+def _proleptic(file: pq.ParquetFile) -> bool:
+    return _properties(file).get(b"writer.date.proleptic", b"").lower() == b"true"
+
+
+def _properties(file: pq.ParquetFile) -> Mapping[bytes, bytes]:
+    return file.metadata.metadata or {}
+
+
+def _is_naive(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind)) and kind.tz is None
+
+
+def _mapped(table: pa.Table, convert: Callable[[pa.Array], pa.Array]) -> pa.Table:
+    columns = [pa.chunked_array([convert(c) for c in column.chunks], column.type) for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _clock(moments: pa.Array, zone: str) -> pa.Array:
+    """What a clock in `zone` showed at moments in UTC."""
+    if not zone:
+        return moments
+    named = zone.removeprefix("GMT").removeprefix("UTC") if zone[3:4] in ("+", "-") else zone
+    return pc.local_timestamp(pc.assume_timezone(moments, "UTC").cast(pa.timestamp(moments.type.unit, named)))
 
 
 def check_timestamps(fs: FileSystem, path: str, group: int, schema: pa.Schema) -> None:
