@@ -501,6 +501,7 @@ def test_cleaners_in_several_threads_clean_each_row_once(world: World) -> None:
     assert {row.state for row in world.rows()} == {CompactionState.SUCCEEDED}
 
 
+@pytest.mark.slow
 def test_cleaners_in_two_processes_clean_each_row_once(world: World) -> None:
     table = world.table()
     world.write(table, times=2)

@@ -372,6 +372,7 @@ def test_several_objects_at_a_time_are_examined_with_more_threads(world: World) 
     assert len(initiator(world, threads=3).run_once().requested) == 6
 
 
+@pytest.mark.slow
 def test_initiators_in_two_processes_make_one_request(world: World) -> None:
     world.write(world.table(), times=3)
     _in_processes(_one_cycle, world.settings)

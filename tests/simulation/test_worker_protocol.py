@@ -237,6 +237,7 @@ def test_a_bug_in_the_job_is_told_in_the_row(world: World) -> None:
     assert world.rows() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", BEFORE_PUBLICATION, ids=lambda s: s.name.lower())
 def test_a_revoked_claim_is_fenced_after_each_step(world: World, step: Step) -> None:
     world.create_table(buckets=2)
@@ -249,6 +250,7 @@ def test_a_revoked_claim_is_fenced_after_each_step(world: World, step: Step) -> 
     assert len(list(world.location().rglob("bucket_*"))) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", WITH_A_TRANSACTION, ids=lambda s: s.name.lower())
 @pytest.mark.parametrize("end", [abort_compactions, time_out_compactions], ids=["abort", "time-out"])
 def test_an_aborted_transaction_is_fenced_after_each_step_and_the_request_is_queued_again(
@@ -262,6 +264,7 @@ def test_an_aborted_transaction_is_fenced_after_each_step_and_the_request_is_que
     assert_next_worker_finishes(world, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", BEFORE_PUBLICATION, ids=lambda s: s.name.lower())
 def test_two_workers_on_one_request_publish_one_output(world: World, step: Step) -> None:
     """The first is paused after a step, its claim is given to a second one that finishes; then the first goes on."""

@@ -149,6 +149,7 @@ def test_buckets_grow_each_on_its_own(db: Database, name: TableName, writer: Tab
     assert {(row[1].bucket >> 16) & 0xFFF for row in oracle(name)} == {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_what_it_committed_readable(db: Database, flat: TableName, tmp_path: Path) -> None:
     script = """
 import os, sys

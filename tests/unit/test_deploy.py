@@ -233,6 +233,7 @@ def test_every_alert_of_every_severity_is_tested_firing_and_silent() -> None:
     assert silent == {name for name, _ in rules}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", RULE_TESTS, ids=lambda path: str(path.name))
 def test_alerts_fire_when_they_should(path: Path) -> None:
     tested = promtool("test", "rules", path)

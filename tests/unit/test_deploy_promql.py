@@ -101,6 +101,7 @@ def work(metrics: Metrics) -> None:
         histogram.labels("major").observe(12)
     for counter in (metrics.bytes_read, metrics.bytes_written, metrics.rows_written, metrics.rows_deleted):
         counter.labels("major").inc(1000)
+    metrics.compactions.labels("major", "failed", "CorruptFile").inc()
     metrics.retries.labels("clean").inc()
     metrics.waits.labels("reader").inc()
     metrics.files_removed.inc(5)
