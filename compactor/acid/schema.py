@@ -84,6 +84,8 @@ def can_read_as(found: HiveType, wanted: HiveType) -> bool:
         return _same_kind(found, wanted)
     if found.kind in INTEGERS and wanted.kind in INTEGERS:
         return INTEGERS.index(found.kind) < INTEGERS.index(wanted.kind)
+    if found.kind in INTEGERS and wanted.kind == "string":
+        return True
     if found.kind in ("tinyint", "smallint", "int") and wanted.kind == "double":
         return True
     if found.kind in STRINGS:
