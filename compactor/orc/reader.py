@@ -132,7 +132,8 @@ class OrcSource:
         except (pa.ArrowException, OSError) as error:
             if "out of range" in str(error):
                 raise UnsupportedData(
-                    f"{self.path}: {error}", hint="stripes with such values are copied as they are; only reading or changing them fails"
+                    f"{self.path}: {error}",
+                    hint="stripes with such values are copied as they are; only reading or changing them fails",
                 ) from error
             raise CorruptFile(f"{self.path}: stripe {stripe} cannot be read: {error}") from error
 

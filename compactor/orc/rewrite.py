@@ -200,7 +200,7 @@ class _Rewrite:
         if not keys.ascending() or (self._last is not None and first <= self._last):
             raise VerificationError(
                 f"{path}: row ids do not ascend at {first} (after {self._last}); the files of this bucket overlap",
-                hint="two writers claim the same rows; 'compactor show' the table's directories and remove the intruder",
+                hint="two writers used the same row ids; look at the files of this bucket and move the intruder away",
             )
 
     def _copy(self, source: OrcSource, stripe: int, last: RowId | None) -> None:
