@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -326,7 +327,8 @@ def test_grafana_asks_the_prometheus_of_compose_as_often_as_it_scrapes() -> None
 def test_the_image_copies_what_exists_and_starts_without_a_shell() -> None:
     text = (DEPLOY / "Containerfile").read_text()
     sources = [word for line in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE) for word in line.split()]
-    assert {"pyproject.toml", "compactor", "initiator", "cleaner"} <= set(sources)
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert {"pyproject.toml", *wheel["packages"], *wheel["force-include"]} <= set(sources)
     assert [source for source in sources if not (ROOT / source).exists()] == []
     allowed = (DEPLOY / "Containerfile.dockerignore").read_text().splitlines()
     assert {f"!{source}" for source in sources} <= set(allowed)
