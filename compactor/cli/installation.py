@@ -60,6 +60,10 @@ class Installation:
     @cached_property
     def db(self) -> Database:
         """The database; NotInitialised when Hive's tables are not there."""
+        file = self.unchecked_database.file
+        if not file.exists():
+            # Looking into it would create it.
+            raise NotInitialised(f"there is no metastore database at {file}")
         if not self.unchecked_database.is_initialised():
             raise NotInitialised("the metastore database has no transaction tables")
         return self.unchecked_database

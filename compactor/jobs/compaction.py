@@ -119,7 +119,9 @@ class SparkJobRunner:
         return str(self._sessions.get().sparkContext.applicationId)
 
     def cancel(self, group: str) -> None:
-        self._sessions.get().sparkContext.cancelJobGroup(group)
+        session = self._sessions.running()
+        if session is not None:
+            session.sparkContext.cancelJobGroup(group)
 
 
 def prepare_directories(plan: CompactionPlan) -> None:

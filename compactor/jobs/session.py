@@ -47,6 +47,11 @@ class SparkSessions:
                 self._session = self._start()
             return self._session
 
+    def running(self) -> SparkSession | None:
+        """The session if it was started."""
+        with self._lock:
+            return self._session
+
     def stop(self) -> None:
         with self._lock:
             if self._session is not None:

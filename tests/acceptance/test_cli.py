@@ -126,13 +126,18 @@ def test_a_wrong_variable_is_named_as_it_was_spelt(compactor: Console) -> None:
     assert "COMPACTOR_WORKER__THREADS in the environment is '-1'" in answer.error_lines[0]
 
 
-def test_a_database_without_tables_and_one_that_cannot_be_opened_are_explained(compactor: Console) -> None:
+def test_a_database_that_is_missing_empty_or_unreachable_is_explained(compactor: Console) -> None:
+    missing = compactor("show", "tables")
+    assert missing.code == FAILED
+    assert "init-db" in missing.error_lines[1]
+    assert list(compactor.folder.iterdir()) == [], "looking must not create a database"
+    (compactor.folder / "compactor.db").touch()
     empty = compactor("show", "tables")
     assert empty.code == FAILED
     assert "init-db" in empty.error_lines[1]
-    missing = compactor("show", "tables", COMPACTOR_DATABASE_URL="sqlite:////no/such/folder/metastore.db")
-    assert missing.code == FAILED
-    assert "unable to open database file" in missing.error_lines[0]
+    unreachable = compactor("init-db", COMPACTOR_DATABASE_URL="sqlite:////no/such/folder/metastore.db")
+    assert unreachable.code == FAILED
+    assert "unable to open database file" in unreachable.error_lines[0]
 
 
 def test_the_daemon_does_not_start_without_its_database(compactor: Console) -> None:
