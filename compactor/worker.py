@@ -55,7 +55,7 @@ from compactor.orc.rewrite import ItemResult
 from compactor.service.heartbeat import Heartbeat
 from compactor.service.metrics import Metrics
 from compactor.service.signals import StopRequest
-from compactor.service.targets import compaction_target
+from compactor.service.targets import compaction_target, why_never_compacted
 from compactor.settings import Settings
 
 _log = structlog.get_logger(__name__)
@@ -261,7 +261,7 @@ class Worker:
         """The claim's table or partition, or why it cannot be compacted."""
         try:
             table = catalog.get_table(self._db, claim.table)
-            reason = _why_not(claim, table)
+            reason = why_never_compacted(table, claim.type, claim.partition)
             if reason:
                 return Refusal(reason=reason, leftovers=False)
             target = compaction_target(self._db, table, claim.partition)
@@ -385,16 +385,3 @@ class Worker:
         txns.abort_transactions(self._db, [work.txn_id], reason=reason)
         queue.revoke_claims(self._db, [work.claim.worker_id or ""])
         return WorkerResult(outcome=outcome, compaction=work.claim, reason=reason)
-
-
-def _why_not(claim: Compaction, table: catalog.Table) -> str:
-    """Why a table is never compacted, whatever lies in it; empty when it may be."""
-    if not table.is_transactional:
-        return f"{claim.table} is not transactional"
-    if claim.type not in (CompactionType.MAJOR, CompactionType.MINOR):
-        return f"{claim.type.name.lower()} compaction is not supported by this release"
-    if table.sort_columns:
-        return f"{claim.table} is sorted (SORTED BY): compacting it would lose the order"
-    if table.is_partitioned and claim.partition is None:
-        return f"{claim.table} is partitioned: name the partition to compact"
-    return ""

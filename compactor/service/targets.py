@@ -1,4 +1,4 @@
-"""From names in the catalogue to what the planner needs to know of a table or partition."""
+"""From names in the catalogue to what the planner needs to know of a table or partition, and what is never compacted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from compactor.errors import NoSuchObject
 from compactor.jobs.planner import CompactionTarget
 from compactor.metastore import catalog
 from compactor.metastore.catalog import Table
+from compactor.metastore.compaction import CompactionType
 from compactor.metastore.database import Database
 
 
@@ -30,3 +31,19 @@ def compaction_target(db: Database, table: Table, partition: str | None) -> Comp
         full_acid=table.is_full_acid,
         bucketed=bool(table.bucket_columns),
     )
+
+
+def why_never_compacted(table: Table, kind: CompactionType, partition: str | None) -> str:
+    """Why a table is never compacted in this way, whatever lies in it; empty when it may be.
+
+    partition: the one asked for, None for the table itself. The worker, `plan` and requests by hand all ask here.
+    """
+    if not table.is_transactional:
+        return f"{table.name} is not transactional"
+    if kind not in (CompactionType.MAJOR, CompactionType.MINOR):
+        return f"{kind.name.lower()} compaction is not supported by this release"
+    if table.sort_columns:
+        return f"{table.name} is sorted (SORTED BY): compacting it would lose the order"
+    if table.is_partitioned and partition is None:
+        return f"{table.name} is partitioned: name the partition to compact"
+    return ""
