@@ -101,13 +101,9 @@ class SparkJobRunner:
         outcomes: list[ItemResult | _Failure] = []
         with _watched(session, group, len(tasks), progress):
             context = session.sparkContext
-            context.setJobGroup(group, description, interruptOnCancel=True)
-            try:
+            with _engine_errors(f"Spark job {group}"):
+                context.setJobGroup(group, description, interruptOnCancel=True)
                 outcomes = context.parallelize(tasks, max(len(tasks), 1)).mapPartitions(_run_tasks).collect()
-            except (PySparkException, Py4JError) as error:
-                raise JobError(f"Spark job {group} failed: {_first_lines(error)}") from error
-            finally:
-                context.setLocalProperty("spark.jobGroup.id", "")
         results: list[ItemResult] = []
         for outcome in outcomes:
             if isinstance(outcome, _Failure):
@@ -116,12 +112,15 @@ class SparkJobRunner:
         return results
 
     def job_id(self) -> str:
-        return str(self._sessions.get().sparkContext.applicationId)
+        with _engine_errors("Spark"):
+            return str(self._sessions.get().sparkContext.applicationId)
 
     def cancel(self, group: str) -> None:
         session = self._sessions.running()
         if session is not None:
-            session.sparkContext.cancelJobGroup(group)
+            # Without a Java there are no tasks to stop, and `run` says that it is gone.
+            with contextlib.suppress(PySparkException, Py4JError, OSError):
+                session.sparkContext.cancelJobGroup(group)
 
 
 def prepare_directories(plan: CompactionPlan) -> None:
@@ -148,16 +147,31 @@ def _run_tasks(tasks: Iterable[_Task]) -> Iterator[ItemResult | _Failure]:
 
 
 @contextlib.contextmanager
+def _engine_errors(what: str) -> Iterator[None]:
+    """Turn what pyspark raises, a lost connection to its Java included, into a JobError."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise JobError(f"{what} failed: {_first_lines(error)}") from error
+    except (OSError, EOFError) as error:
+        raise JobError(
+            f"{what} failed: no connection to Spark's Java: {error}", hint="the next compaction starts a new one"
+        ) from error
+
+
+@contextlib.contextmanager
 def _watched(session: SparkSession, group: str, total: int, progress: Progress) -> Iterator[None]:
     """Report the number of finished tasks of a job group while the block runs."""
     tracker = session.sparkContext.statusTracker()
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(_POLL_SECONDS):
-            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-            stages = [tracker.getStageInfo(s) for j in jobs if j is not None for s in j.stageIds]
-            progress(min(sum(s.numCompletedTasks for s in stages if s is not None), total), total)
+        # A Java that is gone ends the watching; the job itself raises.
+        with contextlib.suppress(Py4JError, OSError):
+            while not over.wait(_POLL_SECONDS):
+                jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+                stages = [tracker.getStageInfo(s) for j in jobs if j is not None for s in j.stageIds]
+                progress(min(sum(s.numCompletedTasks for s in stages if s is not None), total), total)
 
     thread = threading.Thread(target=watch, name=f"progress of {group}", daemon=True)
     progress(0, total)

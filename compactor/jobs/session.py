@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -41,8 +43,11 @@ class SparkSessions:
         self._session: SparkSession | None = None
 
     def get(self) -> SparkSession:
-        """The session; JavaNotFound or JobError when it cannot be started."""
+        """The session, a new one when the last one's Java has died; JavaNotFound or JobError when it cannot start."""
         with self._lock:
+            if self._session is not None and not _is_alive(self._session):
+                _forget(self._session)
+                self._session = None
             if self._session is None:
                 self._session = self._start()
             return self._session
@@ -78,3 +83,20 @@ class SparkSessions:
                 f"Spark at {self._master!r} does not start: {error}",
                 hint="check COMPACTOR_SPARK_MASTER and the [spark] settings",
             ) from error
+
+
+def _is_alive(session: SparkSession) -> bool:
+    """Does the session's Java run? One that another program started (`pyspark.daemon`, a notebook) counts as alive."""
+    process = getattr(session.sparkContext._gateway, "proc", None)
+    return process is None or process.poll() is None
+
+
+def _forget(session: SparkSession) -> None:
+    """Let go of a session whose Java is gone, which pyspark itself would hand out for ever."""
+    with contextlib.suppress(Py4JError, OSError), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        session.stop()
+    SparkContext._active_spark_context = None
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+    SparkSession._instantiatedSession = None

@@ -20,7 +20,7 @@ from typing import Final, Self
 
 import structlog
 
-from compactor.errors import DatabaseUnavailable, Fenced, NoSuchTransaction, TransactionAborted
+from compactor.errors import CommitOutcomeUnknown, DatabaseUnavailable, Fenced, NoSuchTransaction, TransactionAborted
 
 RETRY_S: Final = 5.0
 """Pause after a beat that found no connection."""
@@ -101,7 +101,8 @@ class Heartbeat:
         except (TransactionAborted, NoSuchTransaction) as error:
             self._lose(error.message)
             return 0.0
-        except DatabaseUnavailable as error:
+        except (DatabaseUnavailable, CommitOutcomeUnknown) as error:
+            # A beat that may have landed does no harm when it is repeated.
             _log.warning("heartbeat failed, trying again", error=str(error))
             # Looked at again when the window closes at the latest, so that the loss is noticed on time.
             return max(0.0, min(RETRY_S, self._interval_s, self._trusted_until - self._clock()))

@@ -102,7 +102,10 @@ def test_progress_begins_at_nothing_and_ends_at_everything(runner: SparkJobRunne
     assert seen[-1] == (len(made.items), len(made.items))
 
 
-def test_a_cancelled_group_stops_and_publishes_no_file(runner: SparkJobRunner, location: Path) -> None:
+@pytest.mark.parametrize("how", ["cancelled", "its Java killed"])
+def test_a_job_that_is_stopped_fails_and_leaves_no_file(
+    how: str, runner: SparkJobRunner, sessions: SparkSessions, location: Path
+) -> None:
     two_bucket_table(location)
     made = planned(location, Depth.MAJOR)
     # A task that opens a named pipe waits for a writer, who never comes.
@@ -116,7 +119,7 @@ def test_a_cancelled_group_stops_and_publishes_no_file(runner: SparkJobRunner, l
         try:
             runner.run(
                 made,
-                group="to be cancelled",
+                group="to be stopped",
                 description="waits",
                 compression=pb.ZLIB,
                 progress=lambda done, _: started.set() if done == 1 else None,
@@ -128,10 +131,13 @@ def test_a_cancelled_group_stops_and_publishes_no_file(runner: SparkJobRunner, l
     thread.start()
     # The other bucket's task is done, so the job runs.
     assert started.wait(BOUND_S)
-    runner.cancel("to be cancelled")
+    if how == "cancelled":
+        runner.cancel("to be stopped")
+    else:
+        sessions.get().sparkContext._gateway.proc.kill()  # type: ignore[union-attr]
     thread.join(BOUND_S)
     assert not thread.is_alive()
-    assert "cancel" in str(outcome[0])
+    assert "to be stopped" in str(outcome[0])
     assert not (location / made.items[0].output).exists()
 
 
@@ -147,6 +153,19 @@ def test_sparks_own_reader_reads_what_we_wrote(runner: SparkJobRunner, sessions:
     found = sorted((row.w, row.r, row.id, row.v) for row in frame.collect())
     inserted = [(w, i, i, f"w{w}{c}{i}") for w in (1, 2, 3) for i in range(5) for c in "rb"]
     assert found == sorted(r for r in inserted if r != (2, 3, 3, "w2r3"))
+
+
+def test_a_java_that_died_fails_its_job_and_the_next_job_gets_a_new_one(
+    runner: SparkJobRunner, sessions: SparkSessions, location: Path
+) -> None:
+    two_bucket_table(location)
+    made = planned(location, Depth.MAJOR)
+    java = sessions.get().sparkContext._gateway.proc  # type: ignore[union-attr]
+    java.kill()
+    java.wait(BOUND_S)
+    runner.cancel("nothing runs")
+    assert runner.job_id().startswith("local-")
+    verify_output(made, run(runner, made))
 
 
 def test_a_session_that_cannot_start_is_a_job_error(tmp_path: Path) -> None:

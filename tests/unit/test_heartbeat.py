@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compactor.errors import DatabaseUnavailable, Fenced, NoSuchTransaction, TransactionAborted
+from compactor.errors import CommitOutcomeUnknown, DatabaseUnavailable, Fenced, NoSuchTransaction, TransactionAborted
 from compactor.service.heartbeat import MARGIN, RETRY_S, Heartbeat
 
 TIMEOUT_S = 100.0
@@ -75,7 +75,7 @@ def test_trust_lasts_from_the_start_of_a_slow_beat_not_from_its_end() -> None:
 
 def test_a_database_that_is_away_for_a_moment_costs_nothing() -> None:
     time = Time(pauses=3)
-    answers = [DatabaseUnavailable("gone"), DatabaseUnavailable("gone"), None]
+    answers = [DatabaseUnavailable("gone"), CommitOutcomeUnknown("gone"), None]
 
     def beat() -> None:
         answer = answers.pop(0)
