@@ -37,7 +37,6 @@ from compactor.errors import (
     CompactorError,
     DatabaseUnavailable,
     Fenced,
-    JobError,
     LockNotAcquired,
     NoSuchObject,
     NoSuchTransaction,
@@ -133,6 +132,7 @@ class _Work:
     heartbeat: Heartbeat
     group: str
     codec: int
+    user: str
 
 
 class Worker:
@@ -190,8 +190,8 @@ class Worker:
             resolved = self._resolve(claim)
             if isinstance(resolved, Refusal):
                 return self._refuse(claim, None, resolved)
-            target, depth, codec = resolved
-            txn_id = self._open_transaction(claim)
+            target, depth, codec, user = resolved
+            txn_id = self._open_transaction(claim, user)
         except Fenced as error:
             return WorkerResult(outcome=Outcome.FENCED, compaction=claim, reason=error.message)
         except DatabaseUnavailable:
@@ -206,7 +206,14 @@ class Worker:
             on_lost=lambda: self._runner.cancel(group),
         )
         work = _Work(
-            claim=claim, target=target, depth=depth, txn_id=txn_id, heartbeat=heartbeat, group=group, codec=codec
+            claim=claim,
+            target=target,
+            depth=depth,
+            txn_id=txn_id,
+            heartbeat=heartbeat,
+            group=group,
+            codec=codec,
+            user=user,
         )
         with heartbeat, self._stop.on_interrupt(lambda: self._runner.cancel(group)):
             return self._guarded(work)
@@ -240,7 +247,6 @@ class Worker:
             return self._refuse(work.claim, work.txn_id, planned)
         self._at_step(Step.PLANNED)
         work.heartbeat.check()
-        self._stop.check()
         results = self._write(work, planned)
         self._at_step(Step.WRITTEN)
         verify_output(planned, results)
@@ -257,8 +263,8 @@ class Worker:
         )
         return WorkerResult(outcome=Outcome.PUBLISHED, compaction=work.claim, items=tuple(results))
 
-    def _resolve(self, claim: Compaction) -> tuple[CompactionTarget, Depth, int] | Refusal:
-        """The claim's table or partition, or why it cannot be compacted."""
+    def _resolve(self, claim: Compaction) -> tuple[CompactionTarget, Depth, int, str] | Refusal:
+        """The claim's table or partition, how deep, codec and user; or why it cannot be compacted."""
         try:
             table = catalog.get_table(self._db, claim.table)
             reason = why_never_compacted(table, claim.type, claim.partition)
@@ -268,13 +274,14 @@ class Worker:
         except NoSuchObject as error:
             return Refusal(reason=error.message, leftovers=False)
         depth = Depth.MAJOR if claim.type is CompactionType.MAJOR else Depth.MINOR
-        return target, depth, compression_kind(table.parameters.get("orc.compress", "ZLIB"))
+        user = claim.run_as or self._settings.worker.run_as or table.owner or "compactor"
+        return target, depth, compression_kind(table.parameters.get("orc.compress", "ZLIB")), user
 
-    def _open_transaction(self, claim: Compaction) -> int:
+    def _open_transaction(self, claim: Compaction, user: str) -> int:
         (txn_id,) = txns.open_transactions(
             self._db,
             kind=txns.TxnType.COMPACTION,
-            user=claim.run_as or self._settings.worker.run_as or "compactor",
+            user=user,
             host=self._host,
             agent_info=claim.worker_id or "",
         )
@@ -291,7 +298,7 @@ class Worker:
         )
         request = locks.LockRequest(
             txn_id=work.txn_id,
-            user=work.claim.run_as or "compactor",
+            user=work.user,
             host=self._host,
             agent_info=work.claim.worker_id or "",
             components=(component,),
@@ -307,14 +314,15 @@ class Worker:
     def _record_snapshot(self, work: _Work) -> Snapshot:
         valid = snapshots.valid_txn_list_for_compactor(self._db, work.txn_id)
         ids = writeids.valid_write_ids(self._db, work.claim.table, valid).for_compaction()
-        queue.record_snapshot(self._db, work.claim, txn_id=work.txn_id, highest_write_id=ids.high_water)
+        queue.record_snapshot(
+            self._db, work.claim, txn_id=work.txn_id, highest_write_id=ids.high_water, run_as=work.user
+        )
         return Snapshot(txns=valid, write_ids=ids)
 
     def _write(self, work: _Work, planned: CompactionPlan) -> list[ItemResult]:
-        self._stop_if_interrupted()
         queue.record_job(self._db, work.claim, self._runner.job_id())
         # Starting the engine takes a while, and cancelling a job that has not begun does nothing.
-        self._stop_if_interrupted()
+        self._stop.check()
         started = time.monotonic()
         results = self._runner.run(
             planned,
@@ -326,10 +334,6 @@ class Worker:
         self._metrics.job_seconds.labels(work.claim.type.name.lower()).observe(time.monotonic() - started)
         return results
 
-    def _stop_if_interrupted(self) -> None:
-        if self._stop.interrupting.is_set():
-            raise JobError("interrupted before the job began")
-
     def _publish(self, work: _Work) -> None:
         for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
             try:
@@ -340,7 +344,9 @@ class Worker:
                 state = self._outcome(work.txn_id)
                 if state is txns.TxnState.COMMITTED:
                     return
-                if state is not txns.TxnState.OPEN:
+                if state is None:
+                    raise CommitOutcomeUnknown(f"transaction {work.txn_id} ended and was forgotten") from error
+                if state is txns.TxnState.ABORTED:
                     raise Fenced(f"transaction {work.txn_id} was aborted during publication") from error
                 work.heartbeat.check()
             else:
