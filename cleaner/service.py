@@ -98,7 +98,13 @@ class Cleaner:
         self._retry = RetryRule(
             first_ms=int(settings.cleaner.retry_retention_s * 1000), max_attempts=settings.cleaner.retry_max_attempts
         )
-        self._abandoned = AbandonedOutputs(db, filesystem_of, quarantine_s=settings.worker.timeout_s)
+        self._abandoned = AbandonedOutputs(
+            db,
+            filesystem_of,
+            quarantine_s=settings.worker.timeout_s,
+            pause_s=settings.cleaner.retry_retention_s,
+            clock=clock,
+        )
         self._aborted = AbortedTxnCleaner(db, filesystem_of, settings, clock=clock)
 
     def run_once(self) -> CleanerResult:

@@ -12,19 +12,9 @@ from compactor.metastore.txns import abort_transactions, commit_transaction, ope
 from compactor.metastore.writeids import allocate_write_ids
 from compactor.settings import InitiatorSettings
 from compactor.storage.filesystem import FileSystem, open_location
-from tests.roles.world import World, Write
+from tests.roles.world import Clock, World, Write
 
 HOUR_MS = 3_600_000
-
-
-class Clock:
-    """Monotonic seconds that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def cleaner(world: World, *, clock: Clock | None = None, **changes: Any) -> Cleaner:

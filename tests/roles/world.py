@@ -29,6 +29,16 @@ from compactor.settings import Settings
 FILE = "bucket_00000"
 
 
+class Clock:
+    """Monotonic seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 @dataclass(frozen=True, kw_only=True)
 class Write:
     """One write: its transaction and its write id."""
