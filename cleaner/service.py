@@ -3,7 +3,7 @@
 One cycle, under the Cleaner mutex so that several cleaners, Hive's among them, take turns:
 
 1. Rows in 'ready for cleaning' that nobody holds any more, several at a time (`cleaner.row`).
-2. Rows that are held: nothing happens to them, but the result says who holds each.
+2. Rows that are held: nothing happens to them, but the result says who holds each, and the log does once.
 3. Outputs of aborted compactions (`cleaner.abandoned`), then aborted writes over a threshold (`cleaner.aborted`).
 
 Sources: Hive `Cleaner`, `CompactionCleaner`, `AbortedTxnCleaner`; reference §4.
@@ -106,6 +106,7 @@ class Cleaner:
             clock=clock,
         )
         self._aborted = AbortedTxnCleaner(db, filesystem_of, settings, clock=clock)
+        self._waiting: dict[int, HeldBy] = {}
 
     def run_once(self) -> CleanerResult:
         """One cycle. MetastoreError when the database fails; what was removed by then is found removed next time."""
@@ -148,6 +149,7 @@ class Cleaner:
         self._metrics.retries.labels("clean").inc(verdicts[Verdict.RETRY])
         holders = [outcome.holder for outcome in outcomes if outcome.holder is not None]
         holders += waiting
+        self._tell(holders)
         for holder in holders:
             self._metrics.waits.labels("other" if holder.blocker is None else "reader").inc()
         errors = abandoned.errors + aborts.errors
@@ -165,3 +167,17 @@ class Cleaner:
             outputs_forgotten=len(abandoned.forgotten),
             errors=errors,
         )
+
+    def _tell(self, holders: Sequence[HeldBy]) -> None:
+        """Log who holds a row when that changes and when it is over: cycles are seconds apart, readers last for hours."""
+        waiting = {holder.compaction.id: holder for holder in holders}
+        for compaction_id, holder in waiting.items():
+            before = self._waiting.get(compaction_id)
+            if before is None or before.reason != holder.reason:
+                log = self._log.bind(id=compaction_id, object=holder.compaction.object_name)
+                log.info("compaction waits to be cleaned", why=holder.reason)
+        for compaction_id, holder in self._waiting.items():
+            if compaction_id not in waiting:
+                log = self._log.bind(id=compaction_id, object=holder.compaction.object_name)
+                log.info("compaction waits no longer", was=holder.reason)
+        self._waiting = waiting
