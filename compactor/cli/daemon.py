@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,13 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from cleaner.housekeeper import HouseKeeper
-from cleaner.service import Cleaner
+from cleaner.service import Cleaner, CleanerResult
 from compactor.cli.installation import VERSION, Installation
 from compactor.errors import CompactorError
 from compactor.metastore.compaction import Compaction
 from compactor.service.http import StatusServer
 from compactor.service.logs import configure_logging
-from compactor.service.loop import CycleResult, Loop
+from compactor.service.loop import LONG_CYCLE_S, CycleResult, Loop
+from compactor.service.metrics import Metrics
 from compactor.service.queue_statistics import read_statistics
 from compactor.service.signals import StopRequest, stop_on_signals
 from compactor.storage.filesystem import open_location
@@ -55,13 +57,14 @@ class Mode(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Duty:
-    """A role's cycle and how often it runs."""
+class Duty:
+    """A role's cycle, how often it runs, and how long it may take before the process counts as stuck."""
 
     role: Role
     interval_s: float
     cycle: Callable[[], CycleResult]
     until_idle: bool = False
+    may_run_s: float = LONG_CYCLE_S
 
 
 def run_roles(installation: Installation, roles: Sequence[Role], mode: Mode) -> int:
@@ -73,7 +76,7 @@ def run_roles(installation: Installation, roles: Sequence[Role], mode: Mode) -> 
     installation.db  # noqa: B018 -- fails here and now when the database is not there
     stop = StopRequest()
     with stop_on_signals(stop), _progress(mode) as on_progress:
-        duties = [d for role in roles for d in _duties(installation, role, stop, on_progress)]
+        duties = [d for role in roles for d in duties_of(installation, role, stop, on_progress)]
         try:
             if mode is Mode.FOREVER:
                 return _for_ever(installation, roles, duties, stop)
@@ -82,9 +85,9 @@ def run_roles(installation: Installation, roles: Sequence[Role], mode: Mode) -> 
             installation.close()
 
 
-def _duties(
+def duties_of(
     installation: Installation, role: Role, stop: StopRequest, on_progress: Callable[[Compaction, int, int], None]
-) -> Iterator[_Duty]:
+) -> Iterator[Duty]:
     settings, db, metrics = installation.settings, installation.db, installation.metrics
     match role:
         case Role.INITIATOR:
@@ -96,26 +99,39 @@ def _duties(
                 host=installation.host,
                 version=VERSION,
             )
-            yield _Duty(role=role, interval_s=settings.initiator.interval_s, cycle=initiator.run_once)
+            yield Duty(role=role, interval_s=settings.initiator.interval_s, cycle=initiator.run_once)
         case Role.WORKER:
             for _ in range(settings.worker.threads):
                 worker = installation.worker(stop, on_progress)
-                yield _Duty(role=role, interval_s=settings.worker.sleep_s, cycle=worker.run_once, until_idle=True)
+                yield Duty(
+                    role=role,
+                    interval_s=settings.worker.sleep_s,
+                    cycle=worker.run_once,
+                    until_idle=True,
+                    # A healthy compaction may take as long as it may keep its claim.
+                    may_run_s=settings.worker.timeout_s,
+                )
         case Role.CLEANER:
             cleaner = Cleaner(
                 db=db, filesystem_of=open_location, settings=settings, metrics=metrics, host=installation.host
             )
-            yield _Duty(role=role, interval_s=settings.cleaner.interval_s, cycle=cleaner.run_once)
+            yield Duty(role=role, interval_s=settings.cleaner.interval_s, cycle=cleaner.run_once)
         case Role.HOUSEKEEPER:
             keeper = HouseKeeper(db=db, settings=settings, metrics=metrics)
-            yield _Duty(role=role, interval_s=settings.housekeeper.interval_s, cycle=keeper.run_once)
+            yield Duty(role=role, interval_s=settings.housekeeper.interval_s, cycle=keeper.run_once)
 
 
-def _for_ever(installation: Installation, roles: Sequence[Role], duties: Sequence[_Duty], stop: StopRequest) -> int:
-    settings, metrics = installation.settings, installation.metrics
-    loop = Loop(metrics=metrics)
+def loop_of(duties: Sequence[Duty], metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> Loop:
+    """The loop that carries duties out until it is stopped. clock: monotonic seconds."""
+    loop = Loop(metrics=metrics, clock=clock)
     for duty in duties:
-        loop.every(duty.interval_s, duty.role.value, duty.cycle, until_idle=duty.until_idle)
+        loop.every(duty.interval_s, duty.role.value, duty.cycle, until_idle=duty.until_idle, may_run_s=duty.may_run_s)
+    return loop
+
+
+def _for_ever(installation: Installation, roles: Sequence[Role], duties: Sequence[Duty], stop: StopRequest) -> int:
+    settings, metrics = installation.settings, installation.metrics
+    loop = loop_of(duties, metrics)
     metrics.watch(
         lambda: read_statistics(
             installation.db,
@@ -145,10 +161,14 @@ def _for_ever(installation: Installation, roles: Sequence[Role], duties: Sequenc
     return 0
 
 
-def _until(installation: Installation, duties: Sequence[_Duty], mode: Mode, stop: StopRequest) -> int:
-    """One cycle each, or cycles until idle; every error is logged, and the exit code remembers it."""
+def _until(installation: Installation, duties: Sequence[Duty], mode: Mode, stop: StopRequest) -> int:
+    """One cycle each, or cycles until idle; every error is logged, and the exit code remembers it.
+
+    Cycles that found nothing to do are logged in the last round only: they say what was looked at.
+    """
     failed = False
     while not stop.draining.is_set():
+        idle: list[tuple[Role, CycleResult]] = []
         busy = False
         for duty in duties:
             if stop.draining.is_set():
@@ -158,20 +178,35 @@ def _until(installation: Installation, duties: Sequence[_Duty], mode: Mode, stop
             except CompactorError as error:
                 _log.error("cycle failed", role=duty.role.value, error=error.message, hint=error.hint)
                 return 1
-            if result.did_anything:
+            if result.did_anything or mode is Mode.ONCE:
                 _log.info(result.describe(), role=duty.role.value)
+            else:
+                idle.append((duty.role, result))
             busy = busy or result.did_anything
-            failed = failed or (isinstance(result, WorkerResult) and result.outcome is Outcome.FAILED)
+            failed = failed or _went_wrong(result)
         if mode is Mode.ONCE:
             break
         if not busy:
             if not _others_work(installation, duties):
+                for role, result in idle:
+                    _log.info(result.describe(), role=role.value)
                 break
             stop.wait(_POLL_S)
     return 1 if failed else 0
 
 
-def _others_work(installation: Installation, duties: Sequence[_Duty]) -> bool:
+def _went_wrong(result: CycleResult) -> bool:
+    """A compaction failed, or was published and could not be cleaned."""
+    match result:
+        case WorkerResult():
+            return result.outcome is Outcome.FAILED
+        case CleanerResult():
+            return result.failed > 0
+        case _:
+            return False
+
+
+def _others_work(installation: Installation, duties: Sequence[Duty]) -> bool:
     """Another process is compacting: what it publishes may still be ours to clean."""
     if not any(d.role is Role.CLEANER for d in duties):
         return False
@@ -187,7 +222,7 @@ def _progress(mode: Mode) -> Iterator[Callable[[Compaction, int, int], None]]:
         yield lambda *_: None
         return
     bars: dict[int, TaskID] = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
 
         def show(compaction: Compaction, done: int, total: int) -> None:
