@@ -1,6 +1,6 @@
 """The command line.
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 refused (there was nothing to compact).
+Exit codes: 0 done, 1 failed, 2 usage, 3 refused (there was nothing to compact, or it is never compacted).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from compactor.acid.partition_name import partition_values
 from compactor.cli import show, trigger
 from compactor.cli.daemon import Mode, Role, run_roles
 from compactor.cli.installation import VERSION, Installation, Options
+from compactor.cli.render import print_error, say
 from compactor.demo.run import run_demo
 from compactor.errors import CompactorError, ConfigError, UsageError
 from compactor.metastore import history
@@ -46,7 +47,7 @@ Assign = Annotated[
 ]
 Once = Annotated[bool, typer.Option("--once", help="One cycle, then end.")]
 UntilIdle = Annotated[bool, typer.Option("--until-idle", help="End when nothing is queued, working or deletable.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
 def _installation(config: Path | None, hive_site: Path | None, assign: list[str] | None) -> Installation:
@@ -71,7 +72,7 @@ def init_db_command(config: Config = None, hive_site: HiveSite = None, assign: A
     outcome = init_db(installation.unchecked_database, warehouse=installation.settings.warehouse)
     text = "created" if outcome is InitOutcome.CREATED else "was there already"
     url = installation.unchecked_database.engine.url.render_as_string(hide_password=True)
-    _console().print(f"The metastore {text}: {url}", highlight=False)
+    say(_console(), f"The metastore {text}: {url}")
 
 
 @app.command("demo")
@@ -127,18 +128,20 @@ _role_command(Role.HOUSEKEEPER, "Time out dead transactions and keep the metasto
 def compact_command(
     table: Annotated[str, typer.Argument(metavar="DB.TABLE")],
     partition: Annotated[str, typer.Option(metavar="p=x/q=y", help="Which partition; values escaped as in Hive.")] = "",
-    kind: Annotated[str, typer.Option("--type", metavar="minor|major|rebalance", help="How deep.")] = "major",
+    kind: Annotated[str, typer.Option("--type", metavar="minor|major", help="How deep.")] = "major",
     wait: Annotated[bool, typer.Option("--wait", help="Stay until it is done.")] = False,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Longest time to wait.")] = WAIT_TIMEOUT_S,
     pool: Annotated[str | None, typer.Option(help="Queue it for the workers of this pool.")] = None,
+    as_json: AsJson = False,
     config: Config = None,
     hive_site: HiveSite = None,
     assign: Assign = None,
 ) -> None:
     """Ask for a compaction of a table or partition."""
+    # A rebalance is understood, so that it is refused with the reason, but not offered.
     kinds = {k.name.lower(): k for k in (CompactionType.MINOR, CompactionType.MAJOR, CompactionType.REBALANCE)}
     if kind not in kinds:
-        raise UsageError(f"--type {kind!r} is none of {', '.join(kinds)}")
+        raise UsageError(f"--type {kind!r} is none of minor, major")
     wish = Wish(
         table=TableName.parse(table),
         type=kinds[kind],
@@ -146,7 +149,7 @@ def compact_command(
         pool=pool,
     )
     installation = _installation(config, hive_site, assign)
-    raise typer.Exit(trigger.trigger(installation, _console(), wish, wait=wait, timeout_s=timeout))
+    raise typer.Exit(trigger.trigger(installation, _console(), wish, wait=wait, timeout_s=timeout, as_json=as_json))
 
 
 @app.command("sql")
@@ -186,7 +189,7 @@ def plan_command(
 @show_app.command("compactions")
 def show_compactions_command(
     state: Annotated[str | None, typer.Option(help="For example 'working' or 'failed'.")] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many rows.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many rows.")] = None,
     as_json: AsJson = False,
     config: Config = None,
     hive_site: HiveSite = None,
@@ -246,12 +249,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         app(args=arguments, prog_name="compactor")
         sys.exit(trigger.DONE)
     except CompactorError as error:
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
-        console.print("[bold red]error:[/] ", end="")
-        console.print(error.message, markup=False)
-        if error.hint:
-            console.print("[bold]hint:[/] ", end="")
-            console.print(error.hint, markup=False)
+        print_error(Console(stderr=True), error)
         sys.exit(USAGE_ERROR if isinstance(error, UsageError | ConfigError) else trigger.FAILED)
 
 

@@ -12,7 +12,9 @@ from typing import Any
 from rich import box
 from rich.console import Console, JustifyMethod
 from rich.table import Table
+from rich.text import Text
 
+from compactor.errors import CompactorError
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import Compaction, CompactionState
 
@@ -53,6 +55,18 @@ def plain(value: Any) -> Any:  # noqa: PLR0911 -- one line a type
     return value
 
 
+def say(console: Console, text: str) -> None:
+    """A line with names, locations or reasons in it: never markup or emoji codes, never broken at the width."""
+    console.print(text, markup=False, emoji=False, soft_wrap=True)
+
+
+def print_error(console: Console, error: CompactorError) -> None:
+    """The message, and in a second line the hint if there is one."""
+    console.print(Text.assemble(("error: ", "bold red"), error.message), soft_wrap=True)
+    if error.hint:
+        console.print(Text.assemble(("hint: ", "bold"), error.hint), soft_wrap=True)
+
+
 def print_json(console: Console, rows: Any) -> None:
     """Indented, and coloured only on a terminal."""
     text = json.dumps(plain(rows), indent=2)
@@ -69,6 +83,11 @@ def table(title: str, *columns: str, right: Sequence[str] = ()) -> Table:
         justify: JustifyMethod = "right" if column in right else "left"
         made.add_column(column, justify=justify, overflow="fold", no_wrap=position == 0)
     return made
+
+
+def add_row(made: Table, *cells: str | Text) -> None:
+    """Cells as they are: in a plain string rich would look for markup and emoji codes, and names may hold both."""
+    made.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
 def instant(ms: int | None) -> str:
@@ -105,11 +124,12 @@ def compactions_table(rows: Sequence[Compaction]) -> Table:
     )
     for row in rows:
         took = (row.commit_time or row.end or 0) - row.start if row.start and (row.commit_time or row.end) else None
-        made.add_row(
+        add_row(
+            made,
             str(row.id),
             row.object_name,
             words(row.type),
-            f"[{STATE_STYLES[row.state]}]{words(row.state)}[/]",
+            Text(words(row.state), style=STATE_STYLES[row.state]),
             instant(row.enqueue_time),
             duration(took),
             row.worker_id or "",

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from compactor.acid.directory import Snapshot, directory_state
 from compactor.cli.installation import Installation
-from compactor.cli.render import duration, instant, print_json, size, table, words
+from compactor.cli.render import add_row, duration, instant, print_json, size, table, words
 from compactor.errors import FormatError, StorageError
 from compactor.metastore import catalog, locks, snapshots, txns, writeids
 from compactor.metastore.catalog import TableName
@@ -22,7 +22,8 @@ def show_transactions(installation: Installation, console: Console, *, as_json: 
         now = installation.db.now(conn)
     made = table("Transactions", "id", "state", "type", "started (UTC)", "last heartbeat", "user", "host", "agent")
     for row in rows:
-        made.add_row(
+        add_row(
+            made,
             str(row.id),
             words(row.state),
             words(row.kind),
@@ -45,7 +46,8 @@ def show_locks(installation: Installation, console: Console, *, as_json: bool) -
     )
     for row in rows:
         place = "/".join(p for p in (f"{row.database}.{row.table}" if row.table else row.database, row.partition) if p)
-        made.add_row(
+        add_row(
+            made,
             f"{row.lock_id}.{row.component}",
             place,
             words(row.type),
@@ -68,7 +70,8 @@ def show_tables(installation: Installation, console: Console, *, as_json: bool) 
     right = ["base", "deltas", "delete deltas", "files", "size", "obsolete"]
     made = table("Tables", "table", "kind", *right, "problem", right=right)
     for row in rows:
-        made.add_row(
+        add_row(
+            made,
             str(row["object"]),
             str(row["kind"]),
             *(str(row[c]) for c in ("base", "deltas", "delete_deltas", "files")),

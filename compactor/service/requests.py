@@ -14,6 +14,7 @@ from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import Compaction, CompactionRequest, CompactionState, CompactionType
 from compactor.metastore.database import Database
 from compactor.metastore.queue import RequestOutcome
+from compactor.service.targets import why_never_compacted
 
 WAIT_TIMEOUT_S = 300.0
 """hive.compactor.wait.timeout."""
@@ -35,10 +36,18 @@ class Wish:
     order_by: str | None = None
 
 
-def request(db: Database, wish: Wish, *, host: str, version: str) -> RequestOutcome:
+@dataclass(frozen=True, kw_only=True)
+class RequestRefused:
+    """Nothing was queued, because no worker would ever carry it out. reason: one sentence without a full stop."""
+
+    reason: str
+
+
+def request(db: Database, wish: Wish, *, host: str, version: str) -> RequestOutcome | RequestRefused:
     """Queue a wish after checking that its object exists and can be compacted.
 
-    Raises NoSuchObject, UsageError (not transactional, partition missing or not wanted).
+    RequestRefused for what this release never compacts: a sorted table, a rebalance. Raises NoSuchObject, UsageError
+    (not transactional, partition missing or not wanted).
     """
     table = catalog.get_table(db, wish.table)
     if not table.is_transactional:
@@ -49,6 +58,9 @@ def request(db: Database, wish: Wish, *, host: str, version: str) -> RequestOutc
             hint="name one partition; the initiator finds by itself which ones need it",
         )
     partition = catalog.find_partition(db, wish.table, dict(wish.partition)).name if wish.partition else None
+    reason = why_never_compacted(table, wish.type, partition)
+    if reason:
+        return RequestRefused(reason=reason)
     return queue.request_compaction(
         db,
         CompactionRequest(

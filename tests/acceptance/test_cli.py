@@ -78,7 +78,7 @@ def test_init_db_refuses_a_database_that_it_did_not_make(compactor: Console) -> 
         (["compact", "default.nosuch"], FAILED, "default.nosuch does not exist"),
         (["compact", "nosuch"], USAGE, "'nosuch' is no table name"),
         (["compact", "default.orders", "--partition", "p=1"], USAGE, "default.orders"),
-        (["compact", "default.orders", "--type", "huge"], USAGE, "'huge' is none of minor, major, rebalance"),
+        (["compact", "default.orders", "--type", "huge"], USAGE, "'huge' is none of minor, major"),
         (["plan", "default.nosuch"], FAILED, "default.nosuch does not exist"),
         (["show", "compactions", "--state", "tired"], USAGE, "'tired' is none of initiated"),
         (["sql", "ALTER TABLE default.orders COMPCT 'major'"], USAGE, "unexpected"),
