@@ -2,8 +2,8 @@
 
 One cycle, under the Initiator mutex so that several initiators take turns:
 
-1. First cycle of the process: give back the claims of workers of this host whose process is gone.
-   Every cycle: give back claims that are too old, and those whose transaction was aborted.
+1. Give back claims that are too old, and those whose transaction was aborted. Once, in the first cycle that this process
+   gets to run: also those of workers of this host whose process is gone (`dead_workers`).
 2. Candidates, page by page until there are no more (`initiator.candidates`).
 3. Each is examined (`initiator.examine`); the decision itself is pure (`initiator.decide`).
 4. Requests go through the same function as ALTER TABLE … COMPACT, which refuses what is already under way, so that
@@ -132,6 +132,7 @@ class Initiator:
         self._version = version
         self._process_is_alive = process_is_alive or _process_is_alive
         self._clock = clock
+        self._looked_for_dead_workers = False
         self._last_full_scan: float | None = None
         self._put_off: tuple[Candidate, ...] = ()
 
@@ -261,8 +262,10 @@ class Initiator:
     def _revoke(self) -> list[int]:
         revoked = revoke_timed_out(self._db, timeout_ms=int(self._settings.worker.timeout_s * 1000))
         revoked += revoke_aborted(self._db)
-        gone = dead_workers(_working(self._db), self._host, self._process_is_alive)
-        revoked += revoke_claims(self._db, gone) if gone else []
+        if not self._looked_for_dead_workers:
+            gone = dead_workers(_working(self._db), self._host, self._process_is_alive)
+            revoked += revoke_claims(self._db, gone) if gone else []
+            self._looked_for_dead_workers = True
         return revoked
 
 
@@ -270,8 +273,15 @@ def dead_workers(claims: Iterable[Compaction], host: str, process_is_alive: Call
     """Worker ids `<host>-<pid>.<random>` of this host whose process is gone.
 
     Hive gives back every claim of the host when a daemon starts, which takes the work of another daemon on the same
-    host away. Only a process that does not exist cannot still be working; one that does may be another program by now,
-    and then the claim's transaction times out. Worker ids of Hive name a thread and are left to its own time limit.
+    host away. A process that does not exist cannot still be working; one that does may be another program by now, and
+    then the claim's transaction times out. Worker ids of Hive name a thread and are left to its own time limit.
+
+    One host name is taken for one space of process ids, and that is not always true: the containers of a Kubernetes pod
+    share the name but, without `shareProcessNamespace`, not the ids, so a worker that lives in another container looks
+    dead from here. Its claim is fenced and nothing breaks, but its work is lost. The silence of the transaction cannot
+    tell the two cases apart: a worker beats every half time-out, minutes by default, and a transaction silent for longer
+    is soon aborted anyway. So only the first cycle asks: after a crash and a restart the claim is free at once, a pod
+    loses work at most once for each start of its initiator, and a worker that dies alone is left to the time-out.
     """
     gone = []
     for claim in claims:

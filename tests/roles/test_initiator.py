@@ -302,6 +302,22 @@ def test_claims_of_living_processes_other_hosts_and_hive_are_kept(world: World, 
     assert world.only_row().state is CompactionState.WORKING
 
 
+def test_only_the_first_cycle_takes_a_missing_process_for_a_dead_worker(world: World) -> None:
+    """It may live in another container of the same pod; taking its work away in every cycle would let none finish."""
+    table = world.table()
+    world.write(table, times=3)
+    role = initiator(world)
+    with mutex(world.db, MutexKey.INITIATOR):
+        assert role.run_once().held_elsewhere
+    first, _, _ = world.start_compaction(table, worker_id=f"host-{_dead_pid()}.abc")
+    assert role.run_once().revoked == (first.id,), "a cycle that had to wait is not the first"
+    again = claim(world.db, worker_id=f"host-{_dead_pid()}.def", worker_version="0")
+    assert again is not None
+    assert role.run_once().revoked == ()
+    assert world.only_row().state is CompactionState.WORKING
+    assert initiator(world).run_once().revoked == (first.id,)
+
+
 def test_claims_that_are_too_old_go_back_in_every_cycle(world: World) -> None:
     table = world.table()
     world.write(table)
