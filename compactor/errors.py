@@ -38,7 +38,7 @@ class CompactorError(Exception):
     """Root of every error raised on purpose.
 
     message: what happened, with the names and values involved.
-    hint: what the operator can do; empty when there is nothing to add.
+    hint: what the operator can do; each class below has one for a raise that knows nothing better.
     """
 
     default_hint = ""
@@ -55,13 +55,19 @@ class CompactorError(Exception):
 class ConfigError(CompactorError):
     """A setting has a value that is not allowed."""
 
+    default_hint = "correct the setting, then start again"
+
 
 class UsageError(CompactorError):
     """A command line or SQL statement cannot be understood."""
 
+    default_hint = "correct the command, statement or call, then repeat it"
+
 
 class MetastoreError(CompactorError):
     """The metastore database refused, failed or answered something impossible."""
+
+    default_hint = "check which other program writes to the metastore's tables"
 
 
 class DatabaseUnavailable(MetastoreError):
@@ -91,9 +97,13 @@ class NoSuchObject(MetastoreError):
 class AlreadyExists(MetastoreError):
     """Database, table or partition exists already."""
 
+    default_hint = "choose another name, or drop what exists first"
+
 
 class NoSuchTransaction(MetastoreError):
     """No such transaction id: it was never opened, or it ended and was cleaned away."""
+
+    default_hint = "start again with a new transaction"
 
 
 class TransactionAborted(MetastoreError):
@@ -109,25 +119,37 @@ class WriteConflict(TransactionAborted):
 class NoSuchLock(MetastoreError):
     """The lock id is unknown; it was released or timed out."""
 
+    default_hint = "acquire the lock again; 'compactor show locks' lists those that exist"
+
 
 class LockNotAcquired(MetastoreError):
     """Another transaction holds a conflicting lock."""
+
+    default_hint = "try again when the other transaction has ended; 'compactor show locks' lists the holders"
 
 
 class Fenced(MetastoreError):
     """A guarded UPDATE changed no row: the claim was revoked, aborted or finished by someone else."""
 
+    default_hint = "leave it: the compaction is queued again, or someone else has finished it"
+
 
 class CommitOutcomeUnknown(MetastoreError):
     """The connection broke while a commit was on its way; it may have landed or not."""
+
+    default_hint = "read the state back before repeating anything"
 
 
 class StorageError(CompactorError):
     """The file system refused or failed."""
 
+    default_hint = "check that the storage answers and what permissions the location has"
+
 
 class PathNotFound(StorageError):
     """File or directory is missing."""
+
+    default_hint = "restore the path, or drop the table or partition that points to it"
 
 
 class StorageReadOnly(StorageError):
@@ -145,9 +167,13 @@ class StorageFull(StorageError):
 class UnsafePath(StorageError):
     """A deletion was asked for outside the table's location, or of a name that is no ACID entry."""
 
+    default_hint = "look at the entry by hand, and check the location of the table or partition"
+
 
 class FormatError(CompactorError):
     """A file or directory is not what the ACID or ORC format says."""
+
+    default_hint = "correct it to the form that Hive writes"
 
 
 class CorruptFile(FormatError):
@@ -159,6 +185,8 @@ class CorruptFile(FormatError):
 class UnparsableName(FormatError):
     """A directory entry does not parse as an ACID name."""
 
+    default_hint = "rename it as Hive would: column=value, base_N, delta_N_N"
+
 
 class NotEnoughHistory(FormatError):
     """The snapshot is older than the oldest base that is left."""
@@ -169,6 +197,8 @@ class NotEnoughHistory(FormatError):
 class UnsupportedData(FormatError):
     """Well-formed data that this release cannot decode."""
 
+    default_hint = "change the table or its data to a type and format that are supported"
+
 
 class VerificationError(CompactorError):
     """Output and plan disagree; the output is discarded and nothing is published."""
@@ -178,6 +208,8 @@ class VerificationError(CompactorError):
 
 class JobError(CompactorError):
     """The Spark job failed."""
+
+    default_hint = "look at Spark's messages in the log, then try again"
 
 
 class JavaNotFound(JobError):

@@ -199,7 +199,7 @@ def test_storage_that_fails_is_recorded_and_the_cycle_goes_on(world: World) -> N
     role = Initiator(world.db, filesystem_of, world.settings, world.metrics, "host", "1.0")
     assert [r.table for r in role.run_once().requested] == [fine]
     (row,) = world.rows(CompactionState.DID_NOT_INITIATE)
-    assert row.error_message == "the store is down"
+    assert row.error_message == f"the store is down (hint: {StorageError.default_hint})"
 
 
 def test_a_dropped_table_is_no_concern_of_anybody(world: World) -> None:
