@@ -214,7 +214,7 @@ def test_an_error_while_writing_fails_the_row_and_the_half_written_output_goes_w
     assert result.outcome is Outcome.FAILED
     row = world.only()
     assert row.state is CompactionState.FAILED
-    assert row.error_message == "the disk is on fire"
+    assert (row.error_message or "").startswith("the disk is on fire")
     after = fingerprint(world.location())
     assert {path: after[path] for path in before} == before
     assert set(after) > set(before), "the first bucket had been written"
