@@ -12,7 +12,6 @@ import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import parse_qsl, quote
 
 from compactor.errors import ConfigError
 
@@ -33,13 +32,8 @@ SECONDS_A_UNIT = {
 _DURATION = re.compile(r"([+-]?\d+(?:\.\d+)?)\s*([a-z]*)")
 _VARIABLE = re.compile(r"\$\{([^${}\s]+)\}")
 _SUBSTITUTION_DEPTH = 20
-_JDBC = re.compile(r"jdbc:(postgresql|mysql|mariadb)://([^/?,]+)/([^?;]+)(?:\?(.*))?")
-_DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql"}
-_POSTGRES_PARAMETERS = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey"})
 
 CONNECTION_URL = "javax.jdo.option.ConnectionURL"
-CONNECTION_USER = "javax.jdo.option.ConnectionUserName"
-CONNECTION_PASSWORD = "javax.jdo.option.ConnectionPassword"  # noqa: S105 -- the key's name, not a password
 DELAYED_CLEANUP = "hive.compactor.delayed.cleanup.enabled"
 
 
@@ -103,9 +97,7 @@ HIVE_KEYS: tuple[HiveKey, ...] = (
     _compactor("worker.sleep_s", "worker.sleep.time", "ms"),
     _compactor("worker.max_sleep_s", "worker.max.sleep.time", "ms"),
     _compactor("worker.pool_timeout_s", "worker.pool.timeout", "h"),
-    _compactor("worker.max_num_delta", "max.num.delta"),
     _compactor("worker.job_queue", "job.queue"),
-    _compactor("worker.gather_stats", "gather.stats"),
     _compactor("worker.run_as", "run.as.user"),
     _compactor("cleaner.on", "cleaner.on"),
     _compactor("cleaner.interval_s", "cleaner.run.interval", "ms"),
@@ -137,10 +129,7 @@ HIVE_KEYS: tuple[HiveKey, ...] = (
     _compactor("housekeeper.retention.refused", "history.retention.refused"),
     _compactor("housekeeper.history_timeout_s", "history.retention.timeout", "d"),
     _plain("txn.timeout_s", "metastore.txn.timeout", "hive.txn.timeout", unit="s"),
-    _plain("txn.max_open", "metastore.max.open.txns", "hive.max.open.txns"),
     _plain("txn.open_timeout_s", "metastore.txn.opentxn.timeout", "hive.txn.opentxn.timeout", unit="ms"),
-    _plain("txn.lock_numretries", "metastore.lock.numretries", "hive.lock.numretries"),
-    _plain("txn.lock_sleep_s", "metastore.lock.sleep.between.retries", "hive.lock.sleep.between.retries", unit="s"),
     _plain("metrics.on", "metastore.acidmetrics.thread.on"),
     _plain("metrics.interval_s", "metastore.acidmetrics.check.interval", unit="s"),
     _plain("metrics.delta_metrics_cache", "metastore.deltametrics.max.cache.size"),
@@ -155,11 +144,17 @@ MEANINGLESS_PREFIXES = (
     "hive.txn.",
     "hive.timedout.txn.",
     "hive.count.open.txns.",
+    "hive.lock.numretries",
+    "hive.lock.sleep.between.retries",
+    "hive.max.open.txns",
     "metastore.compactor.",
     "metastore.txn.",
     "metastore.acidmetrics.",
     "metastore.deltametrics.",
     "metastore.count.open.txns.",
+    "metastore.lock.numretries",
+    "metastore.lock.sleep.between.retries",
+    "metastore.max.open.txns",
     "metastore.timedout.txn.",
 )
 """Families that belong to ACID and compaction; a key of one that HIVE_KEYS lacks is reported, others are Hive's own
@@ -201,38 +196,10 @@ def read_hive_site(path: Path, environ: Mapping[str, str]) -> HiveSite:
     )
 
 
-def translate_jdbc(url: str, *, user: str = "", password: str = "") -> str:
-    """A SQLAlchemy URL for a JDBC URL of PostgreSQL, MySQL or MariaDB; any other text is returned as it is.
-
-    User and password in the URL's parameters win over the separate keys, as they do in the JDBC drivers.
-    """
-    match = _JDBC.fullmatch(url.strip())
-    if match is None:
-        return url
-    vendor, host, database, query = match.groups()
-    parameters = dict(parse_qsl(query or "", keep_blank_values=True))
-    user, password = parameters.get("user", user), parameters.get("password", password)
-    login = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "") + ("@" if user else "")
-    kept = {name: value for name, value in parameters.items() if name in _POSTGRES_PARAMETERS}
-    if parameters.get("ssl", "").lower() == "true":
-        kept.setdefault("sslmode", "require")
-    tail = (
-        "?" + "&".join(f"{n}={quote(v, safe='')}" for n, v in kept.items()) if kept and vendor == "postgresql" else ""
-    )
-    return f"{_DRIVERS[vendor]}://{login}{host}/{database}{tail}"
-
-
 def _apply_special_rules(values: list[HiveValue], properties: Mapping[str, str]) -> list[HiveValue]:
-    """The two settings that Hive spreads over several keys: the connection, and delayed cleaning."""
+    """Hive spreads delayed cleaning over two keys: the retention holds only when it is enabled."""
     delayed = properties.get(DELAYED_CLEANUP, "false").strip().lower() == "true"
-    ruled: list[HiveValue] = []
-    for value in values:
-        if value.setting == "database_url":
-            user, password = properties.get(CONNECTION_USER, ""), properties.get(CONNECTION_PASSWORD, "")
-            url = translate_jdbc(str(value.value), user=user, password=password)
-            ruled.append(HiveValue(setting=value.setting, value=url, key=value.key))
-        elif value.setting != "cleaner.retention_s" or delayed:
-            ruled.append(value)
+    ruled = [value for value in values if value.setting != "cleaner.retention_s" or delayed]
     if delayed and not any(value.setting == "cleaner.retention_s" for value in ruled):
         ruled.append(HiveValue(setting="cleaner.retention_s", value=300.0, key=DELAYED_CLEANUP))
     return ruled

@@ -111,14 +111,8 @@ class WorkerSettings(Section):
     """Pools to take work from; empty: the default pool."""
     pool_timeout_s: Seconds = 43200.0
     """A request of a labelled pool waits this long for its own workers before the default pool takes it."""
-    max_num_delta: PositiveCount = 500
-    """More deltas than this are compacted in several steps."""
     job_queue: str = ""
     """Scheduler queue (Spark on YARN: spark.yarn.queue) or Spark scheduler pool; empty: the default one."""
-    verify: Literal["default", "full"] = "default"
-    """default: files, sizes, row counts and key order; full: also read back and compare a checksum of all rows."""
-    gather_stats: bool = True
-    """Whether a compaction refreshes the table's basic statistics."""
     run_as: str = ""
     """User to record as the one who ran the compaction; empty: the owner of the table's directory."""
 
@@ -171,18 +165,12 @@ class HousekeeperSettings(Section):
 
 
 class TxnSettings(Section):
-    """Transactions and locks; all members of an installation, Hive included, need the same values."""
+    """Transactions; all members of an installation, Hive included, need the same values."""
 
     timeout_s: PositiveSeconds = 300.0
     """A transaction without a heartbeat for this long is aborted."""
-    max_open: PositiveCount = 100_000
-    """Open transactions beyond this number are refused."""
     open_timeout_s: Seconds = 1.0
     """Longest time that opening a transaction may take in the database."""
-    lock_numretries: Count = 100
-    """Looks at a lock that another transaction holds, before giving up."""
-    lock_sleep_s: PositiveSeconds = 60.0
-    """Longest pause between two of these looks."""
 
 
 class MetricsSettings(Section):
@@ -219,7 +207,7 @@ class Settings(Section):
     """All settings; `load_settings` makes one."""
 
     database_url: str = Field(default="sqlite:///compactor.db", repr=False)
-    """The metastore's database, as a SQLAlchemy URL."""
+    """The metastore's SQLite database, as a SQLAlchemy URL; this release works on SQLite only."""
     warehouse: str = Field(default_factory=lambda: f"file:{Path.cwd()}/warehouse", min_length=1)
     """Where managed tables live: a path or URI."""
     spark: SparkSettings = SparkSettings()
@@ -233,7 +221,7 @@ class Settings(Section):
     housekeeper: HousekeeperSettings = HousekeeperSettings()
     """Time-outs and clearing away what has ended."""
     txn: TxnSettings = TxnSettings()
-    """Transactions and locks."""
+    """Transactions."""
     metrics: MetricsSettings = MetricsSettings()
     """The /metrics and /healthz pages."""
     log: LogSettings = LogSettings()
@@ -254,13 +242,16 @@ class Settings(Section):
 
     @field_validator("database_url")
     @classmethod
-    def _is_sqlalchemy_url(cls, value: str) -> str:
+    def _is_sqlite_url(cls, value: str) -> str:
+        allowed = (
+            "a SQLite file such as sqlite:////var/lib/hive-compactor/compactor.db; this release works on SQLite only"
+        )
         if value.startswith("jdbc:"):
-            raise ValueError("PostgreSQL, MySQL or MariaDB (Derby, Oracle and SQL Server cannot be used)")
+            raise ValueError(allowed)
         try:
-            make_url(value)
+            backend = make_url(value).get_backend_name()
         except (ArgumentError, ValueError) as error:
-            raise ValueError(
-                "a SQLAlchemy URL such as sqlite:///compactor.db or postgresql+psycopg://user@host/db"
-            ) from error
+            raise ValueError(allowed) from error
+        if backend != "sqlite":
+            raise ValueError(allowed)
         return value

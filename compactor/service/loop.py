@@ -67,6 +67,7 @@ class _Cycle:
         interval_s: float,
         until_idle: bool,
         may_run_s: float,
+        max_back_off_s: float,
         clock: Callable[[], float],
     ) -> None:
         self.name = name
@@ -74,6 +75,7 @@ class _Cycle:
         self._run = run
         self._until_idle = until_idle
         self._may_run_s = may_run_s
+        self._max_back_off_s = max_back_off_s
         self._clock = clock
         self._lock = threading.Lock()
         self._running = False
@@ -136,7 +138,7 @@ class _Cycle:
         """Pause that the failures in a row ask for; the first one waits only for the next interval."""
         if self._failures < 2:
             return 0.0
-        return float(min(self.interval_s * 2 ** min(self._failures - 1, 30), MAX_BACK_OFF_S))
+        return float(min(self.interval_s * 2 ** min(self._failures - 1, 30), self._max_back_off_s))
 
 
 class Loop:
@@ -155,11 +157,13 @@ class Loop:
         *,
         until_idle: bool = False,
         may_run_s: float = LONG_CYCLE_S,
+        max_back_off_s: float = MAX_BACK_OFF_S,
     ) -> None:
         """Run `cycle` now and then every interval_s seconds.
 
         until_idle: a cycle that did something is followed by the next at once, until there is nothing left to do.
         may_run_s: a single cycle that takes longer makes the process unhealthy.
+        max_back_off_s: longest pause after errors in a row.
         """
         self._cycles.append(
             _Cycle(
@@ -168,6 +172,7 @@ class Loop:
                 interval_s=interval_s,
                 until_idle=until_idle,
                 may_run_s=may_run_s,
+                max_back_off_s=max_back_off_s,
                 clock=self._clock,
             )
         )

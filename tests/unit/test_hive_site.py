@@ -8,11 +8,10 @@ from xml.sax.saxutils import escape
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy.engine import make_url
 
 from compactor.config import Settings, describe_settings, load_settings
 from compactor.errors import ConfigError
-from compactor.hive_site import HIVE_KEYS, parse_duration, read_hive_site, translate_jdbc
+from compactor.hive_site import HIVE_KEYS, parse_duration, read_hive_site
 
 Load = Callable[..., Settings]
 
@@ -56,9 +55,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
         ("hive.compactor.worker.timeout", "3600s", "worker.timeout_s", 3600),
         ("hive.compactor.worker.sleep.time", "5000", "worker.sleep_s", 5),
         ("hive.compactor.worker.max.sleep.time", "1m", "worker.max_sleep_s", 60),
-        ("hive.compactor.max.num.delta", "50", "worker.max_num_delta", 50),
         ("hive.compactor.job.queue", "etl", "worker.job_queue", "etl"),
-        ("hive.compactor.gather.stats", "false", "worker.gather_stats", False),
         ("metastore.compactor.run.as.user", "hive", "worker.run_as", "hive"),
         ("hive.compactor.cleaner.on", "false", "cleaner.on", False),
         ("hive.compactor.cleaner.run.interval", "250", "cleaner.interval_s", 0.25),
@@ -73,7 +70,6 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
         ("metastore.compactor.history.retention.succeeded", "9", "housekeeper.retention.succeeded", 9),
         ("hive.txn.timeout", "60", "txn.timeout_s", 60),
         ("metastore.txn.opentxn.timeout", "2000", "txn.open_timeout_s", 2),
-        ("hive.max.open.txns", "5", "txn.max_open", 5),
         ("metastore.acidmetrics.check.interval", "5m", "metrics.interval_s", 300),
         ("metastore.acidmetrics.thread.on", "false", "metrics.on", False),
         ("metastore.deltametrics.max.cache.size", "3", "metrics.delta_metrics_cache", 3),
@@ -106,13 +102,14 @@ def test_known_keys_without_a_meaning_here_are_listed_once_and_are_no_error(load
         {
             "hive.compactor.crud.query.based": "true",
             "hive.compaction.merge.enabled": "true",
+            "hive.max.open.txns": "5",
             "metastore.acidmetrics.ext.on": "true",
             "hive.exec.dynamic.partition.mode": "nonstrict",
         }
     )
     assert len(settings.warnings) == 1
     assert settings.warnings[0].endswith(
-        "hive.compaction.merge.enabled, hive.compactor.crud.query.based, metastore.acidmetrics.ext.on"
+        "hive.compaction.merge.enabled, hive.compactor.crud.query.based, hive.max.open.txns, metastore.acidmetrics.ext.on"
     )
 
 
@@ -125,43 +122,9 @@ def test_retention_holds_only_when_delayed_cleanup_is_enabled(load: Load) -> Non
     assert load(enabled).warnings == ()
 
 
-def test_the_connection_is_translated_with_its_user_and_password(load: Load) -> None:
-    settings = load(
-        {
-            "javax.jdo.option.ConnectionURL": "jdbc:postgresql://db.example:5433/metastore?ssl=true&x=1",
-            "javax.jdo.option.ConnectionUserName": "hive",
-            "javax.jdo.option.ConnectionPassword": "p@ss/w:rd %",
-        }
-    )
-    url = make_url(settings.database_url)
-    assert (url.drivername, url.host, url.port, url.database) == (
-        "postgresql+psycopg",
-        "db.example",
-        5433,
-        "metastore",
-    )
-    assert (url.username, url.password) == ("hive", "p@ss/w:rd %")
-    assert dict(url.query) == {"sslmode": "require"}
-
-
-@pytest.mark.parametrize(
-    ("jdbc", "expected"),
-    [
-        ("jdbc:mysql://h/hms?createDatabaseIfNotExist=true", "mysql+pymysql://h/hms"),
-        ("jdbc:mariadb://h:3307/hms", "mariadb+pymysql://h:3307/hms"),
-        ("jdbc:postgresql://h/hms?user=u&password=p", "postgresql+psycopg://u:p@h/hms"),
-        ("jdbc:postgresql://[::1]:5432/hms", "postgresql+psycopg://[::1]:5432/hms"),
-        ("jdbc:derby:;databaseName=metastore_db;create=true", "jdbc:derby:;databaseName=metastore_db;create=true"),
-        ("sqlite:///hms.db", "sqlite:///hms.db"),
-    ],
-)
-def test_jdbc_urls_become_sqlalchemy_urls(jdbc: str, expected: str) -> None:
-    assert translate_jdbc(jdbc) == expected
-
-
 def test_a_database_that_cannot_be_used_is_named_by_hives_key(load: Load) -> None:
     derby = {"javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=metastore_db"}
-    with pytest.raises(ConfigError, match=r"javax.jdo.option.ConnectionURL in .*hive-site.xml.*Derby"):
+    with pytest.raises(ConfigError, match=r"javax.jdo.option.ConnectionURL in .*hive-site.xml.*SQLite only"):
         load(derby)
     own = {"COMPACTOR_DATABASE_URL": "sqlite:///own.db"}
     assert load(derby, own).database_url == "sqlite:///own.db"
@@ -170,16 +133,14 @@ def test_a_database_that_cannot_be_used_is_named_by_hives_key(load: Load) -> Non
 def test_variables_are_substituted_as_hadoop_does(load: Load) -> None:
     settings = load(
         {
-            "javax.jdo.option.ConnectionURL": "jdbc:mysql://${db.host}/hms",
-            "javax.jdo.option.ConnectionUserName": "${env.DB_USER}",
-            "javax.jdo.option.ConnectionPassword": "${env.DB_PASSWORD:-fallback}",
-            "db.host": "${env.DB_HOST}.example",
+            "javax.jdo.option.ConnectionURL": "sqlite:///${db.dir}/${env.DB_FILE:-hms.db}",
+            "db.dir": "${env.DB_DIR}/meta",
             "hive.compactor.job.queue": "${nobody.knows}",
             "hive.metastore.warehouse.dir": "${hive.metastore.warehouse.dir}/x",
         },
-        {"DB_HOST": "db1", "DB_USER": "hive"},
+        {"DB_DIR": "data"},
     )
-    assert settings.database_url == "mysql+pymysql://hive:fallback@db1.example/hms"
+    assert settings.database_url == "sqlite:///data/meta/hms.db"
     assert settings.worker.job_queue == "${nobody.knows}"
 
 
