@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import sqlalchemy as sa
 
 from compactor.acid.partition_name import DEFAULT_PARTITION, partition_name
-from compactor.errors import AlreadyExists, NoSuchObject, UsageError
+from compactor.errors import AlreadyExists, MetastoreError, NoSuchObject, UsageError
 from compactor.metastore.catalog import (
     CATALOG,
     CatalogDatabase,
@@ -296,7 +296,9 @@ def _next_id(conn: sa.Connection, model: str, column: sa.Column[int]) -> int:
         following = (conn.scalar(sa.select(sa.func.max(column))) or 0) + 1
         conn.execute(SEQUENCE_TABLE.insert().values(SEQUENCE_NAME=name, NEXT_VAL=following + 1))
     else:
-        conn.execute(SEQUENCE_TABLE.update().where(sequence.SEQUENCE_NAME == name).values(NEXT_VAL=following + 1))
+        taken = SEQUENCE_TABLE.update().where(sequence.SEQUENCE_NAME == name, sequence.NEXT_VAL == following)
+        if conn.execute(taken.values(NEXT_VAL=following + 1)).rowcount != 1:
+            raise MetastoreError(f"id {following} of {model} was taken by someone else under our lock")
     return following
 
 

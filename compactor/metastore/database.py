@@ -27,6 +27,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, ProgrammingError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from compactor.errors import (
@@ -141,6 +142,11 @@ class Database:
     def _transaction(self, mode: str) -> Iterator[sa.Connection]:
         try:
             conn = self._engine.connect()
+        except PoolTimeout as error:
+            raise DatabaseUnavailable(
+                f"no connection to the metastore database became free: {error}",
+                hint="use fewer threads in one process, or look for one that keeps its connection",
+            ) from error
         except DBAPIError as error:
             raise _meaning(error) from error
         with conn:

@@ -19,7 +19,7 @@ from typing import assert_never
 
 import sqlalchemy as sa
 
-from compactor.errors import LockNotAcquired, NoSuchLock, UsageError
+from compactor.errors import LockNotAcquired, MetastoreError, NoSuchLock, UsageError
 from compactor.metastore.catalog import TableName
 from compactor.metastore.components import CHANGING, Operation
 from compactor.metastore.database import Database, retried
@@ -157,7 +157,9 @@ def enqueue(db: Database, request: LockRequest) -> int:
             raise not_open(conn, request.txn_id)
         _insert_components(conn, request)
         lock_id = conn.execute(sa.select(NEXT_LOCK_ID.c.NL_NEXT).with_for_update()).scalar_one()
-        conn.execute(NEXT_LOCK_ID.update().values(NL_NEXT=lock_id + 1))
+        taken = NEXT_LOCK_ID.update().where(NEXT_LOCK_ID.c.NL_NEXT == lock_id).values(NL_NEXT=lock_id + 1)
+        if conn.execute(taken).rowcount != 1:
+            raise MetastoreError(f"lock id {lock_id} was taken by someone else under our lock")
         for number, component in enumerate(request.components, start=1):
             conn.execute(
                 HIVE_LOCKS.insert().values(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
-from compactor.errors import AlreadyExists, UsageError
+from compactor.errors import AlreadyExists, MetastoreError, UsageError
 from compactor.metastore.catalog import TableName
 from compactor.metastore.database import Database, retried
 from compactor.metastore.schema import NEXT_WRITE_ID, TXN_TO_WRITE_ID, TXNS
@@ -37,7 +37,7 @@ def allocate_write_ids(db: Database, txn_ids: Sequence[int], table: TableName) -
     TransactionAborted or NoSuchTransaction when one is not open, UsageError when one is read-only.
     """
     with db.write() as conn:
-        following = _lock_next(conn, table)
+        first = following = _lock_next(conn, table)
         allocated: dict[int, int] = {}
         for txn_id in sorted(set(txn_ids)):
             kind = open_kind(conn, txn_id)
@@ -54,7 +54,9 @@ def allocate_write_ids(db: Database, txn_ids: Sequence[int], table: TableName) -
                     )
                 )
             allocated[txn_id] = existing
-        conn.execute(NEXT_WRITE_ID.update().where(_next_of(table)).values(NWI_NEXT=following))
+        taken = NEXT_WRITE_ID.update().where(_next_of(table), NEXT_WRITE_ID.c.NWI_NEXT == first)
+        if conn.execute(taken.values(NWI_NEXT=following)).rowcount != 1:
+            raise MetastoreError(f"write id {first} of {table} was taken by someone else under our lock")
         return allocated
 
 

@@ -182,3 +182,11 @@ def test_a_reader_whose_connection_breaks_leaves_the_others_working(db: Database
     with pytest.raises(sa.exc.ProgrammingError), db.read() as conn:
         lose_the_connection(conn)
     assert _keys(db) == []
+
+
+def test_a_pool_without_a_free_connection_is_an_unavailable_database(tmp_path: Path) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'small.db'}", pool_size=1, max_overflow=0, pool_timeout=0.01)
+    small = Database(engine)
+    with small.read(), pytest.raises(DatabaseUnavailable, match="became free"), small.read():
+        pass
+    small.dispose()
