@@ -17,7 +17,7 @@ range only the one with the higher visibility id is current (HIVE-29210).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from compactor.acid.layout import Base, Delta, is_hidden, parse_bucket, parse_directory
@@ -274,12 +274,3 @@ def _belongs_to_last(delta: Delta, current: list[Delta], reached: int, statement
         last.max_write_id,
         last.statement_id,
     )
-
-
-def bytes_by_directory(listing: Listing) -> Mapping[str, int]:
-    """Bytes of data files per ACID directory; a convenience for thresholds over many deltas."""
-    totals: dict[str, int] = {}
-    for file in listing.files:
-        if file.directory and not _any_hidden(file.path):
-            totals[file.directory] = totals.get(file.directory, 0) + file.size
-    return totals

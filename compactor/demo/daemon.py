@@ -21,7 +21,9 @@ def run_until_idle(config: Path, log: Path) -> None:
             _command(config, "--until-idle"), stdout=output, stderr=output, stdin=subprocess.DEVNULL, check=False
         )
     if done.returncode != 0:
-        raise JobError(f"compactor run --until-idle ended with exit code {done.returncode}", hint=f"see {log}")
+        raise JobError(
+            f"compactor run --until-idle ended with exit code {done.returncode}:\n{_tail(log)}", hint=f"see {log}"
+        )
 
 
 @contextlib.contextmanager
@@ -34,7 +36,9 @@ def running(config: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
         try:
             yield process
             if process.poll() is not None:
-                raise JobError(f"the daemon ended with exit code {process.returncode}", hint=f"see {log}")
+                raise JobError(
+                    f"the daemon ended with exit code {process.returncode}:\n{_tail(log)}", hint=f"see {log}"
+                )
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -43,6 +47,11 @@ def running(config: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()
+
+
+def _tail(log: Path, lines: int = 5) -> str:
+    """The last lines of the daemon's log."""
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 
 def _command(config: Path, *arguments: str) -> list[str]:

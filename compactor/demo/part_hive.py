@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -98,8 +97,3 @@ def _done(db: Database) -> dict[str, str]:
         table: ", ".join(f"{kind} × {n}" if n > 1 else kind for kind, n in sorted(kinds.items()))
         for table, kinds in counts.items()
     }
-
-
-def log_tail(log: Path, lines: int = 5) -> str:
-    """The end of the daemon's log, for messages."""
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]) if log.exists() else ""

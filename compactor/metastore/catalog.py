@@ -157,13 +157,6 @@ def get_database(db: Database, name: str) -> CatalogDatabase:
 
 
 @retried
-def list_databases(db: Database) -> list[str]:
-    """Names of all databases, sorted."""
-    with db.read() as conn:
-        return list(conn.scalars(sa.select(DBS.c.NAME).where(DBS.c.CTLG_NAME == CATALOG).order_by(DBS.c.NAME)))
-
-
-@retried
 def list_tables(db: Database, database: str | None = None) -> list[TableName]:
     """Names of all tables and views, sorted; database: only of this one, NoSuchObject when it does not exist."""
     query = (

@@ -28,10 +28,6 @@ class MutexKey(enum.StrEnum):
     """Removing obsolete files."""
     HOUSE_KEEPER = "HouseKeeper"
     """Timing out transactions, purging history."""
-    TXN_CLEANER = "TxnCleaner"
-    """Removing finished transactions without components."""
-    COMPACTION_SCHEDULER = "CompactionScheduler"
-    """Putting a request into the queue."""
 
 
 class HeldMutex:

@@ -16,7 +16,6 @@ from compactor.metastore.catalog import (
     get_database,
     get_partition,
     get_table,
-    list_databases,
     list_partitions,
     list_tables,
 )
@@ -119,11 +118,10 @@ def test_parameters_say_what_kind_of_table_it_is(
     assert table.is_full_acid is (transactional and not insert_only)
 
 
-def test_databases_and_tables_are_listed_by_name(db: Database, flights: Table) -> None:
+def test_tables_are_listed_by_name(db: Database, flights: Table) -> None:
     planes = TableName(database="air", table="a_planes")
     create_table(db, planes, columns=COLUMNS)
     create_table(db, TableName(database="default", table="z"), columns=COLUMNS)
-    assert list_databases(db) == ["air", "default"]
     assert list_tables(db, "air") == [planes, FLIGHTS]
     assert [str(name) for name in list_tables(db)] == ["air.a_planes", "air.flights", "default.z"]
     with pytest.raises(NoSuchObject):

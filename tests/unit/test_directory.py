@@ -11,7 +11,6 @@ from compactor.acid.directory import (
     ListedFile,
     Listing,
     Snapshot,
-    bytes_by_directory,
     directory_state,
 )
 from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
@@ -239,7 +238,6 @@ def test_data_files_leave_out_side_files_hidden_ones_and_empty_ones() -> None:
     found = Listing(directories=frozenset({"base_1"}), files=files)
     assert [f.name for f in found.data_files("base_1")] == ["bucket_00000", "bucket_00001_0"]
     assert found.bytes_in("base_1") == 6
-    assert dict(bytes_by_directory(found)) == {"base_1": 6}
 
 
 # --- every write id is read once
