@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check fast slow format lock proto bench clean
+.PHONY: help demo test check fast slow format lock proto clean
 
 help: ## What there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
