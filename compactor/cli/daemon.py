@@ -20,7 +20,7 @@ from compactor.errors import CompactorError
 from compactor.metastore.compaction import Compaction
 from compactor.service.http import StatusServer
 from compactor.service.logs import configure_logging
-from compactor.service.loop import LONG_CYCLE_S, CycleResult, Loop
+from compactor.service.loop import LONG_CYCLE_S, MAX_BACK_OFF_S, CycleResult, Loop
 from compactor.service.metrics import Metrics
 from compactor.service.queue_statistics import read_statistics
 from compactor.service.signals import StopRequest, stop_on_signals
@@ -58,13 +58,17 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Duty:
-    """A role's cycle, how often it runs, and how long it may take before the process counts as stuck."""
+    """A role's cycle and how often it runs.
+
+    may_run_s: a longer cycle makes the process count as stuck. max_back_off_s: longest pause after errors in a row.
+    """
 
     role: Role
     interval_s: float
     cycle: Callable[[], CycleResult]
     until_idle: bool = False
     may_run_s: float = LONG_CYCLE_S
+    max_back_off_s: float = MAX_BACK_OFF_S
 
 
 def run_roles(installation: Installation, roles: Sequence[Role], mode: Mode) -> int:
@@ -110,6 +114,7 @@ def duties_of(
                     until_idle=True,
                     # A healthy compaction may take as long as it may keep its claim.
                     may_run_s=settings.worker.timeout_s,
+                    max_back_off_s=settings.worker.max_sleep_s,
                 )
         case Role.CLEANER:
             cleaner = Cleaner(
@@ -125,7 +130,14 @@ def loop_of(duties: Sequence[Duty], metrics: Metrics, clock: Callable[[], float]
     """The loop that carries duties out until it is stopped. clock: monotonic seconds."""
     loop = Loop(metrics=metrics, clock=clock)
     for duty in duties:
-        loop.every(duty.interval_s, duty.role.value, duty.cycle, until_idle=duty.until_idle, may_run_s=duty.may_run_s)
+        loop.every(
+            duty.interval_s,
+            duty.role.value,
+            duty.cycle,
+            until_idle=duty.until_idle,
+            may_run_s=duty.may_run_s,
+            max_back_off_s=duty.max_back_off_s,
+        )
     return loop
 
 

@@ -24,11 +24,8 @@ READ = {
     if isinstance(node, ast.Attribute)
 }
 
-UNWIRED = {"worker.max_sleep_s"}
-"""Loop.every takes it as max_back_off_s; the daemon does not pass it yet."""
 
-
-@pytest.mark.parametrize("name", [doc.name for doc in describe_settings() if doc.name not in UNWIRED])
+@pytest.mark.parametrize("name", [doc.name for doc in describe_settings()])
 def test_every_setting_is_read_by_the_program(name: str) -> None:
     section, _, field = name.rpartition(".")
     holders = {section.rpartition(".")[2] or "settings", "settings", "limits"}
