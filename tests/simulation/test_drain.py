@@ -13,7 +13,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +80,35 @@ def no_other_writer(world: World) -> Iterator[None]:
         yield
 
 
+def spark_workers(daemon: int) -> list[int]:
+    """The Python processes below the daemon that run Spark's tasks."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            # pid (name) state ppid …; a name may hold spaces and parentheses
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+
+    def below(pid: int) -> bool:
+        return pid == daemon or (pid in parents and below(parents[pid]))
+
+    return [
+        p for p in parents if p != daemon and below(p) and b"pyspark.daemon" in Path(f"/proc/{p}/cmdline").read_bytes()
+    ]
+
+
+@contextmanager
+def stopped(pids: list[int]) -> Iterator[None]:
+    assert pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
 def transaction_is_recorded(world: World) -> bool:
     return world.only().state is CompactionState.WORKING and world.only().txn_id is not None
 
@@ -127,8 +156,11 @@ def test_a_second_sigterm_cancels_the_running_job(world: World, daemon: Daemon) 
     expected = world.rows()
     world.request()
     until(lambda: any(world.location().glob("base_*/_tmp.*")), "the job writes")
-    daemon.terminate("draining")
-    daemon.terminate("interrupting")
+    with stopped(spark_workers(daemon.process.pid)):
+        # The job can neither finish nor fail by itself while both signals are on their way.
+        assert any(world.location().glob("base_*/_tmp.*"))
+        daemon.terminate("draining")
+        daemon.terminate("interrupting")
     assert daemon.exit_code() == 0
     assert_released(world, expected)
 
