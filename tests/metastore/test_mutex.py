@@ -46,8 +46,12 @@ def test_an_error_inside_releases_the_mutex(db: Database) -> None:
 
 
 def test_writers_go_on_while_a_mutex_is_held(db: Database) -> None:
-    with mutex(db, MutexKey.CLEANER), db.write() as conn:
-        conn.execute(AUX_TABLE.insert().values(MT_KEY1="x", MT_KEY2=1))
+    with mutex(db, MutexKey.CLEANER) as held:
+        with db.write() as conn:
+            conn.execute(AUX_TABLE.insert().values(MT_KEY1="x", MT_KEY2=1))
+        assert held is not None
+        with db.read() as conn:
+            assert conn.scalar(AUX_TABLE.select().where(AUX_TABLE.c.MT_KEY1 == "x")) == "x"
 
 
 def test_the_next_holder_learns_when_the_last_one_began(db: Database) -> None:
