@@ -42,7 +42,7 @@ from compactor.errors import (
     NoSuchTransaction,
     TransactionAborted,
 )
-from compactor.jobs.compaction import JobRunner
+from compactor.jobs.compaction import Job, JobRunner
 from compactor.jobs.planner import CompactionTarget, plan, survey
 from compactor.jobs.verify import verify_output
 from compactor.metastore import catalog, locks, queue, snapshots, txns, writeids
@@ -324,13 +324,14 @@ class Worker:
         # Starting the engine takes a while, and cancelling a job that has not begun does nothing.
         self._stop.check()
         started = time.monotonic()
-        results = self._runner.run(
-            planned,
+        (results,) = self._runner.run(
+            [Job(plan=planned, compression=work.codec)],
             group=work.group,
             description=f"{work.depth.value} compaction {work.claim.id}, {planned.files_in} files",
-            compression=work.codec,
             progress=lambda done, total: self._on_progress(work.claim, done, total),
         )
+        if isinstance(results, CompactorError):
+            raise results
         self._metrics.job_seconds.labels(work.claim.type.name.lower()).observe(time.monotonic() - started)
         return results
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from compactor.acid.planning import CompactionPlan, PlanItem
-from compactor.errors import JobError
-from compactor.jobs.compaction import Progress, _Failure, _run_tasks, _Task, prepare_directories
+from compactor.acid.planning import PlanItem
+from compactor.errors import CompactorError, JobError
+from compactor.jobs.compaction import Failure, Job, Progress, by_job, prepare_directories, run_tasks, tasks_of
 from compactor.orc.rewrite import ItemResult
 
 
@@ -18,33 +18,22 @@ class InlineJobRunner:
         self._cancelled: set[str] = set()
 
     def run(
-        self, plan: CompactionPlan, *, group: str, description: str, compression: int, progress: Progress
-    ) -> list[ItemResult]:
-        prepare_directories(plan)
-        results: list[ItemResult] = []
-        for item in plan.items:
-            self._before_item(item)
+        self, jobs: Sequence[Job], *, group: str, description: str, progress: Progress
+    ) -> list[list[ItemResult] | CompactorError]:
+        for job in jobs:
+            prepare_directories(job.plan)
+        tasks = tasks_of(jobs)
+        outcomes: list[ItemResult | Failure] = []
+        for task in tasks:
+            self._before_item(task.item)
             if group in self._cancelled:
                 raise JobError(f"{description} was cancelled")
-            results.append(self._run_item(plan, item, compression))
-            progress(len(results), len(plan.items))
-        return results
+            outcomes += run_tasks([task])
+            progress(len(outcomes), len(tasks))
+        return by_job(jobs, tasks, outcomes)
 
     def job_id(self) -> str:
         return "inline"
 
     def cancel(self, group: str) -> None:
         self._cancelled.add(group)
-
-    def _run_item(self, plan: CompactionPlan, item: PlanItem, compression: int) -> ItemResult:
-        task = _Task(
-            location=plan.location,
-            item=item,
-            row_type=plan.row_type,
-            write_ids=plan.write_ids,
-            compression=compression,
-        )
-        (outcome,) = _run_tasks([task])
-        if isinstance(outcome, _Failure):
-            raise outcome.error()
-        return outcome

@@ -30,6 +30,7 @@ from compactor.acid.layout import (
 from compactor.acid.records import SyntheticIds, synthetic_ids
 from compactor.acid.schema import HiveType, can_read_as
 from compactor.acid.snapshot import ValidWriteIdList
+from compactor.acid.stripes import Part, StripeFacts
 from compactor.errors import UnsupportedData
 
 
@@ -58,13 +59,16 @@ class FileFacts:
     """What the tail of a data file says.
 
     rows: number of rows. row_type: type of the table's columns in this file (without the ACID columns). acid: the
-    file has ACID columns. format: `orc` or `parquet`.
+    file has ACID columns. format: `orc` or `parquet`. stripes: of an ORC file. template: equal in two ORC files
+    exactly when their stripes may stand in one file (`orc.assembler.Template`).
     """
 
     rows: int
     row_type: HiveType
     acid: bool
     format: str = "orc"
+    stripes: tuple[StripeFacts, ...] = ()
+    template: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +83,12 @@ class SourceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanItem:
-    """One output file. output: path relative to the location; sources in row order; deletes: delete files."""
+    """One output file. output: path relative to the location; sources in row order; deletes: delete files.
+
+    parts: of ORC items, in row order; those of data items cover every stripe of every source exactly once.
+    template: position of the source whose schema, codec and versions the output takes; None: none fits, a fresh one.
+    compression: codec (ORC CompressionKind) of a fresh output, or of one whose stripes are all encoded anew.
+    """
 
     kind: ItemKind
     output: str
@@ -87,6 +96,9 @@ class PlanItem:
     sources: tuple[SourceFile, ...]
     deletes: tuple[SourceFile, ...] = ()
     format: str = "orc"
+    parts: tuple[Part, ...] = ()
+    template: int | None = None
+    compression: int = 1
 
     @property
     def bytes_in(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,15 +34,24 @@ Progress = Callable[[int, int], None]
 _POLL_SECONDS = 0.2
 
 
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One compaction's share of a Spark job. compression: codec (ORC CompressionKind) of output without a source."""
+
+    plan: CompactionPlan
+    compression: int
+
+
 class JobRunner(Protocol):
     """What the worker needs of an engine."""
 
     def run(
-        self, plan: CompactionPlan, *, group: str, description: str, compression: int, progress: Progress
-    ) -> list[ItemResult]:
-        """Write all output of the plan; results in the order of the plan's items.
+        self, jobs: Sequence[Job], *, group: str, description: str, progress: Progress
+    ) -> list[list[ItemResult] | CompactorError]:
+        """Write the output of several compactions; for each, in order, the results of its plan's items or its error.
 
-        Raises the typed error of an item that failed, JobError when the engine did.
+        group: name to cancel them by. The typed error of one compaction does not touch the others. Raises JobError
+        when the engine fails, which says nothing about any of them.
         """
 
     def job_id(self) -> str:
@@ -53,9 +62,10 @@ class JobRunner(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Task:
-    """One item with what it needs of its plan, small enough to travel."""
+class Task:
+    """One item with what it needs of its plan, small enough to travel. job: position of its compaction."""
 
+    job: int
     location: str
     item: PlanItem
     row_type: HiveType
@@ -64,8 +74,8 @@ class _Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Failure:
-    """A CompactorError on its way back to the driver."""
+class Failure:
+    """A CompactorError of an item on its way back to the driver."""
 
     kind: str
     message: str
@@ -84,32 +94,19 @@ class SparkJobRunner:
         self._sessions = sessions
 
     def run(
-        self, plan: CompactionPlan, *, group: str, description: str, compression: int, progress: Progress
-    ) -> list[ItemResult]:
-        prepare_directories(plan)
-        tasks = [
-            _Task(
-                location=plan.location,
-                item=item,
-                row_type=plan.row_type,
-                write_ids=plan.write_ids,
-                compression=compression,
-            )
-            for item in plan.items
-        ]
+        self, jobs: Sequence[Job], *, group: str, description: str, progress: Progress
+    ) -> list[list[ItemResult] | CompactorError]:
+        for job in jobs:
+            prepare_directories(job.plan)
+        tasks = tasks_of(jobs)
         session = self._sessions.get()
-        outcomes: list[ItemResult | _Failure] = []
+        outcomes: list[ItemResult | Failure] = []
         with _watched(session, group, len(tasks), progress):
             context = session.sparkContext
             with _engine_errors(f"Spark job {group}"):
                 context.setJobGroup(group, description, interruptOnCancel=True)
-                outcomes = context.parallelize(tasks, max(len(tasks), 1)).mapPartitions(_run_tasks).collect()
-        results: list[ItemResult] = []
-        for outcome in outcomes:
-            if isinstance(outcome, _Failure):
-                raise outcome.error()
-            results.append(outcome)
-        return results
+                outcomes = context.parallelize(tasks, max(len(tasks), 1)).mapPartitions(run_tasks).collect()
+        return by_job(jobs, tasks, outcomes)
 
     def job_id(self) -> str:
         with _engine_errors("Spark"):
@@ -123,6 +120,36 @@ class SparkJobRunner:
                 session.sparkContext.cancelJobGroup(group)
 
 
+def tasks_of(jobs: Sequence[Job]) -> list[Task]:
+    """One task an item."""
+    return [
+        Task(
+            job=number,
+            location=job.plan.location,
+            item=item,
+            row_type=job.plan.row_type,
+            write_ids=job.plan.write_ids,
+            compression=job.compression,
+        )
+        for number, job in enumerate(jobs)
+        for item in job.plan.items
+    ]
+
+
+def by_job(
+    jobs: Sequence[Job], tasks: Sequence[Task], outcomes: Sequence[ItemResult | Failure]
+) -> list[list[ItemResult] | CompactorError]:
+    """What the tasks returned, for each job; the first failure of a job stands for all of it."""
+    results: list[list[ItemResult]] = [[] for _ in jobs]
+    errors: dict[int, CompactorError] = {}
+    for task, outcome in zip(tasks, outcomes, strict=True):
+        if isinstance(outcome, Failure):
+            errors.setdefault(task.job, outcome.error())
+        else:
+            results[task.job].append(outcome)
+    return [errors.get(number, done) for number, done in enumerate(results)]
+
+
 def prepare_directories(plan: CompactionPlan) -> None:
     """Create the output directories; full-ACID ones carry the format's version (OrcAcidVersion.writeVersionFile)."""
     fs, root = open_location(plan.location)
@@ -133,7 +160,7 @@ def prepare_directories(plan: CompactionPlan) -> None:
                 stream.write(ACID_VERSION_CONTENT)
 
 
-def _run_tasks(tasks: Iterable[_Task]) -> Iterator[ItemResult | _Failure]:
+def run_tasks(tasks: Iterable[Task]) -> Iterator[ItemResult | Failure]:
     """On an executor. A typed error is a value here: Spark must not retry what will fail again."""
     for task in tasks:
         fs, root = open_location(task.location)
@@ -143,7 +170,7 @@ def _run_tasks(tasks: Iterable[_Task]) -> Iterator[ItemResult | _Failure]:
             else:
                 yield run_item(fs, root, task.item, task.row_type, task.write_ids, compression=task.compression)
         except CompactorError as error:
-            yield _Failure(kind=type(error).__name__, message=error.message, hint=error.hint)
+            yield Failure(kind=type(error).__name__, message=error.message, hint=error.hint)
 
 
 @contextlib.contextmanager

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compactor.acid.planning import CompactionPlan, Depth
-from compactor.errors import CorruptFile, JobError
-from compactor.jobs.compaction import SparkJobRunner
+from compactor.errors import CompactorError, CorruptFile, JobError
+from compactor.jobs.compaction import Job, SparkJobRunner
 from compactor.jobs.session import SparkSessions
 from compactor.jobs.verify import verify_output
 from compactor.orc import orc_proto_pb2 as pb
@@ -42,13 +42,15 @@ def runner(sessions: SparkSessions) -> SparkJobRunner:
 
 def run(runner: SparkJobRunner, made: CompactionPlan, seen: list[tuple[int, int]] | None = None) -> list[ItemResult]:
     progress = seen if seen is not None else []
-    return runner.run(
-        made,
+    (outcome,) = runner.run(
+        [Job(plan=made, compression=pb.ZLIB)],
         group="host-compactor-d.t",
         description="a test",
-        compression=pb.ZLIB,
         progress=lambda done, total: progress.append((done, total)),
     )
+    if isinstance(outcome, CompactorError):
+        raise outcome
+    return outcome
 
 
 def contents(location: Path, directories: tuple[str, ...]) -> dict[str, bytes]:
@@ -118,10 +120,9 @@ def test_a_job_that_is_stopped_fails_and_leaves_no_file(
     def work() -> None:
         try:
             runner.run(
-                made,
+                [Job(plan=made, compression=pb.ZLIB)],
                 group="to be stopped",
                 description="waits",
-                compression=pb.ZLIB,
                 progress=lambda done, _: started.set() if done == 1 else None,
             )
         except JobError as error:
