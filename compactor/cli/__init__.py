@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from compactor.acid.partition_name import partition_values
-from compactor.cli import show, trigger
+from compactor.cli import plan, show, trigger
 from compactor.cli.daemon import Mode, Role, run_roles
 from compactor.cli.installation import VERSION, Installation, Options
 from compactor.cli.render import print_error, say
@@ -183,7 +183,7 @@ def plan_command(
 ) -> None:
     """Show what a minor and a major compaction would read and write now."""
     installation = _installation(config, hive_site, assign)
-    raise typer.Exit(trigger.show_plan(installation, _console(), name, as_json=as_json))
+    raise typer.Exit(plan.show_plan(installation, _console(), name, as_json=as_json))
 
 
 @show_app.command("compactions")
