@@ -101,6 +101,8 @@ class WorkerSettings(Section):
 
     threads: Count = 1
     """Compactions at the same time in one process; 0: none."""
+    batch: PositiveCount = 32
+    """Small compactions (up to 16 MiB to read) that share one Spark job; 1: each has its own."""
     timeout_s: PositiveSeconds = DAY_S
     """A compaction older than this is given up and queued again."""
     sleep_s: PositiveSeconds = 10.8

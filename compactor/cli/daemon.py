@@ -25,7 +25,7 @@ from compactor.service.metrics import Metrics
 from compactor.service.queue_statistics import read_statistics
 from compactor.service.signals import StopRequest, stop_on_signals
 from compactor.storage.filesystem import open_location
-from compactor.worker import Outcome, WorkerResult
+from compactor.worker import BatchResult
 from initiator.service import Initiator
 
 _log = structlog.get_logger(__name__)
@@ -110,7 +110,7 @@ def duties_of(
                 yield Duty(
                     role=role,
                     interval_s=settings.worker.sleep_s,
-                    cycle=worker.run_once,
+                    cycle=worker.run_batch,
                     until_idle=True,
                     # A healthy compaction may take as long as it may keep its claim.
                     may_run_s=settings.worker.timeout_s,
@@ -210,8 +210,8 @@ def _until(installation: Installation, duties: Sequence[Duty], mode: Mode, stop:
 def _went_wrong(result: CycleResult) -> bool:
     """A compaction failed, or was published and could not be cleaned."""
     match result:
-        case WorkerResult():
-            return result.outcome is Outcome.FAILED
+        case BatchResult():
+            return result.failed
         case CleanerResult():
             return result.failed > 0
         case _:

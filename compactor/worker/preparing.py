@@ -1,0 +1,170 @@
+"""Steps 2 to 4: a claim gets its transaction, its lock, its snapshot and its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from compactor.acid.directory import Snapshot
+from compactor.acid.planning import Depth, Refusal
+from compactor.errors import (
+    CommitOutcomeUnknown,
+    CompactorError,
+    DatabaseUnavailable,
+    Fenced,
+    LockNotAcquired,
+    NoSuchObject,
+)
+from compactor.jobs.compaction import JobRunner
+from compactor.jobs.planner import CompactionTarget, plan, survey
+from compactor.metastore import catalog, locks, queue, snapshots, txns, writeids
+from compactor.metastore.compaction import Compaction, CompactionType
+from compactor.metastore.components import Operation
+from compactor.metastore.database import Database
+from compactor.orc.compression import compression_kind
+from compactor.service.heartbeat import Heartbeat
+from compactor.service.signals import StopRequest
+from compactor.service.targets import compaction_target, why_never_compacted
+from compactor.settings import Settings
+from compactor.worker.ending import Endings
+from compactor.worker.work import Outcome, PlannedWork, Step, Work, WorkerResult
+
+
+class Preparing:
+    """Takes claims to the point where their output can be written, or to their end."""
+
+    def __init__(
+        self,
+        *,
+        db: Database,
+        runner: JobRunner,
+        settings: Settings,
+        host: str,
+        stop: StopRequest,
+        endings: Endings,
+        at_step: Callable[[Step], None],
+    ) -> None:
+        self._db, self._runner, self._settings = db, runner, settings
+        self._host, self._stop, self._endings, self._at_step = host, stop, endings, at_step
+
+    def prepare(self, claim: Compaction) -> PlannedWork | WorkerResult:
+        """Steps 2 to 4. The work that is returned holds a heartbeat; a claim that ends here holds nothing any more."""
+        begun = self._begin(claim)
+        if isinstance(begun, WorkerResult):
+            return begun
+        with ExitStack() as at_end:
+            at_end.callback(begun.held.close)
+            try:
+                planned = self._plan(begun)
+                if isinstance(planned, Refusal):
+                    return self._endings.refuse(begun.claim, begun.txn_id, planned)
+            except (DatabaseUnavailable, CommitOutcomeUnknown):
+                raise
+            except Exception as error:  # noqa: BLE001 -- whatever went wrong, the row must say so and the txn must end
+                return self._endings.by_error(begun, error)
+            # It goes on, and so does its heartbeat.
+            at_end.pop_all()
+            return planned
+
+    def _begin(self, claim: Compaction) -> Work | WorkerResult:
+        try:
+            resolved = self._resolve(claim)
+            if isinstance(resolved, Refusal):
+                return self._endings.refuse(claim, None, resolved)
+            target, depth, codec, user = resolved
+            txn_id = self._open_transaction(claim, user)
+        except Fenced as error:
+            return WorkerResult(outcome=Outcome.FENCED, compaction=claim, reason=error.message)
+        except DatabaseUnavailable:
+            # The row stays ours until it is revoked; saying anything about it is impossible now.
+            raise
+        except CompactorError as error:
+            return self._endings.fail(claim, None, error)
+        group = f"{self._host}-compactor-{claim.table}.{claim.partition or ''}".rstrip(".")
+        heartbeat = Heartbeat(
+            lambda: txns.heartbeat(self._db, txn_id),
+            timeout_s=self._settings.txn.timeout_s,
+            on_lost=lambda: self._runner.cancel(group),
+        )
+        held = ExitStack()
+        held.enter_context(heartbeat)
+        return Work(
+            claim=claim,
+            target=target,
+            depth=depth,
+            txn_id=txn_id,
+            heartbeat=heartbeat,
+            group=group,
+            codec=codec,
+            user=user,
+            held=held,
+        )
+
+    def _plan(self, work: Work) -> PlannedWork | Refusal:
+        self._lock(work)
+        self._at_step(Step.TRANSACTION_OPENED)
+        snapshot = self._record_snapshot(work)
+        self._at_step(Step.SNAPSHOT_RECORDED)
+        surveyed = survey(work.target, snapshot)
+        planned = plan(work.target, surveyed, snapshot, work.depth, txn_id=work.txn_id)
+        if isinstance(planned, Refusal):
+            return planned
+        self._at_step(Step.PLANNED)
+        work.heartbeat.check()
+        return PlannedWork(work=work, snapshot=snapshot, plan=planned)
+
+    def _resolve(self, claim: Compaction) -> tuple[CompactionTarget, Depth, int, str] | Refusal:
+        """The claim's table or partition, how deep, codec and user; or why it cannot be compacted."""
+        try:
+            table = catalog.get_table(self._db, claim.table)
+            reason = why_never_compacted(table, claim.type, claim.partition)
+            if reason:
+                return Refusal(reason=reason, leftovers=False)
+            target = compaction_target(self._db, table, claim.partition)
+        except NoSuchObject as error:
+            return Refusal(reason=error.message, leftovers=False)
+        depth = Depth.MAJOR if claim.type is CompactionType.MAJOR else Depth.MINOR
+        user = claim.run_as or self._settings.worker.run_as or table.owner or "compactor"
+        return target, depth, compression_kind(table.parameters.get("orc.compress", "ZLIB")), user
+
+    def _open_transaction(self, claim: Compaction, user: str) -> int:
+        (txn_id,) = txns.open_transactions(
+            self._db,
+            kind=txns.TxnType.COMPACTION,
+            user=user,
+            host=self._host,
+            agent_info=claim.worker_id or "",
+        )
+        return txn_id
+
+    def _lock(self, work: Work) -> None:
+        """SHARED_READ on the table or partition: nobody drops it meanwhile. No waiting: the queue is the waiting room."""
+        component = locks.LockComponent(
+            type=locks.LockType.SHARED_READ,
+            database=work.claim.table.database,
+            table=work.claim.table.table,
+            partition=work.claim.partition,
+            operation=Operation.SELECT,
+        )
+        request = locks.LockRequest(
+            txn_id=work.txn_id,
+            user=work.user,
+            host=self._host,
+            agent_info=work.claim.worker_id or "",
+            components=(component,),
+        )
+        response = locks.acquire(self._db, request)
+        if response.state is not locks.LockState.ACQUIRED:
+            holder = f" by transaction {response.blocked_by.txn_id}" if response.blocked_by is not None else ""
+            raise LockNotAcquired(
+                f"{work.claim.object_name} is locked{holder}",
+                hint="request the compaction again when the lock is released",
+            )
+
+    def _record_snapshot(self, work: Work) -> Snapshot:
+        valid = snapshots.valid_txn_list_for_compactor(self._db, work.txn_id)
+        ids = writeids.valid_write_ids(self._db, work.claim.table, valid).for_compaction()
+        queue.record_snapshot(
+            self._db, work.claim, txn_id=work.txn_id, highest_write_id=ids.high_water, run_as=work.user
+        )
+        return Snapshot(txns=valid, write_ids=ids)

@@ -1,0 +1,73 @@
+"""Steps 6 to 8: the output is verified, published in one database transaction, and its outcome is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import structlog
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from compactor.errors import CommitOutcomeUnknown, DatabaseUnavailable, Fenced
+from compactor.jobs.verify import verify_output
+from compactor.metastore import queue, txns
+from compactor.metastore.database import Database
+from compactor.orc.rewrite import ItemResult
+from compactor.service.metrics import Metrics
+from compactor.worker.work import Outcome, PlannedWork, Step, Work, WorkerResult
+
+_log = structlog.get_logger(__name__)
+_OUTCOME_ATTEMPTS = 8
+_PUBLISH_ATTEMPTS = 5
+
+
+class Publishing:
+    """Takes written output to the point where everybody sees it."""
+
+    def __init__(self, *, db: Database, metrics: Metrics, at_step: Callable[[Step], None]) -> None:
+        self._db, self._metrics, self._at_step = db, metrics, at_step
+
+    def publish(self, planned: PlannedWork, results: Sequence[ItemResult]) -> WorkerResult:
+        """Steps 6 to 8. Raises VerificationError, Fenced, DatabaseUnavailable, CommitOutcomeUnknown."""
+        work = planned.work
+        verify_output(planned.plan, results)
+        self._at_step(Step.VERIFIED)
+        work.heartbeat.check()
+        self._publish(work)
+        self._at_step(Step.PUBLISHED)
+        self._metrics.published(
+            work.claim.type.name.lower(),
+            bytes_read=planned.plan.bytes_in,
+            bytes_written=sum(r.size for r in results),
+            rows_written=sum(r.rows_out for r in results),
+            rows_deleted=sum(r.rows_deleted for r in results),
+        )
+        return WorkerResult(outcome=Outcome.PUBLISHED, compaction=work.claim, items=tuple(results))
+
+    def _publish(self, work: Work) -> None:
+        for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
+            try:
+                queue.publish(self._db, work.claim, work.txn_id)
+            except (CommitOutcomeUnknown, DatabaseUnavailable) as error:
+                self._metrics.retries.labels("publish").inc()
+                _log.warning("publication interrupted, reading the outcome", attempt=attempt, error=error.message)
+                state = self._outcome(work.txn_id)
+                if state is txns.TxnState.COMMITTED:
+                    return
+                if state is None:
+                    raise CommitOutcomeUnknown(f"transaction {work.txn_id} ended and was forgotten") from error
+                if state is txns.TxnState.ABORTED:
+                    raise Fenced(f"transaction {work.txn_id} was aborted during publication") from error
+                work.heartbeat.check()
+            else:
+                return
+        raise DatabaseUnavailable(f"publication of compaction {work.claim.id} failed {_PUBLISH_ATTEMPTS} times")
+
+    def _outcome(self, txn_id: int) -> txns.TxnState | None:
+        """The transaction's state, asked until the database answers; bounded, then the error goes up."""
+        attempts = Retrying(
+            retry=retry_if_exception_type(DatabaseUnavailable),
+            stop=stop_after_attempt(_OUTCOME_ATTEMPTS),
+            wait=wait_exponential(multiplier=0.1, max=10),
+            reraise=True,
+        )
+        return attempts(txns.transaction_state, self._db, txn_id)
