@@ -5,6 +5,7 @@ Shared by the worker and by `compactor plan`, so that what is shown is what woul
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compactor.acid.directory import DirectoryState, Listing, Snapshot, directory_state
@@ -65,28 +66,47 @@ def survey(target: CompactionTarget, snapshot: Snapshot) -> Survey:
     return Survey(fs=fs, root=root, listing=listing, state=directory_state(listing, snapshot, whole_ranges=True))
 
 
-def plan(
-    target: CompactionTarget, surveyed: Survey, snapshot: Snapshot, depth: Depth, *, txn_id: int
-) -> CompactionPlan | Refusal:
-    """The plan, or why there is nothing worth doing.
+def read_facts(target: CompactionTarget, surveyed: Survey, depth: Depth) -> dict[str, FileFacts]:
+    """What the tails say of the files that a compaction would read, by path; those of a major hold those of a minor.
 
-    txn_id: the compactor's transaction, part of the output's name. Raises CorruptFile for damaged files,
-    UnsupportedData for files that cannot be joined.
+    Nothing for a format that is not compacted. Raises CorruptFile for damaged files.
     """
-    refusal = worth_doing(depth, surveyed.state)
-    if refusal is not None:
-        return refusal
-    file_format = _FORMATS.get(target.input_format)
-    leftovers = bool(surveyed.state.obsolete or surveyed.state.aborted)
-    if file_format is None or (target.full_acid and file_format != "orc"):
-        return Refusal(reason=f"tables read by {target.input_format} are not compacted", leftovers=leftovers)
-    table_type = struct_of(target.columns)
+    file_format, table_type = _compacted_format(target), struct_of(target.columns)
+    if file_format is None:
+        return {}
     facts: dict[str, FileFacts] = {}
     for file in files_of(depth, surveyed.state, surveyed.listing):
         path = f"{surveyed.root}/{file.path}"
         facts[file.path] = (
             orc_facts(surveyed.fs, path) if file_format == "orc" else parquet_facts(surveyed.fs, path, table_type)
         )
+    return facts
+
+
+def plan(
+    target: CompactionTarget,
+    surveyed: Survey,
+    snapshot: Snapshot,
+    depth: Depth,
+    *,
+    txn_id: int,
+    facts: Mapping[str, FileFacts] | None = None,
+) -> CompactionPlan | Refusal:
+    """The plan, or why there is nothing worth doing.
+
+    txn_id: the compactor's transaction, part of the output's name. facts: of `read_facts`, when they are there already;
+    None: read them. Raises CorruptFile for damaged files, UnsupportedData for files that cannot be joined.
+    """
+    refusal = worth_doing(depth, surveyed.state)
+    if refusal is not None:
+        return refusal
+    file_format = _compacted_format(target)
+    leftovers = bool(surveyed.state.obsolete or surveyed.state.aborted)
+    if file_format is None:
+        return Refusal(reason=f"tables read by {target.input_format} are not compacted", leftovers=leftovers)
+    table_type = struct_of(target.columns)
+    if facts is None:
+        facts = read_facts(target, surveyed, depth)
     made = plan_compaction(
         depth,
         surveyed.state,
@@ -104,6 +124,11 @@ def plan(
     if twin is not None:
         return Refusal(reason=f"{twin} has the range that the output would have", leftovers=leftovers)
     return made
+
+
+def _compacted_format(target: CompactionTarget) -> str | None:
+    file_format = _FORMATS.get(target.input_format)
+    return None if target.full_acid and file_format != "orc" else file_format
 
 
 def _twin(made: CompactionPlan, listing: Listing, snapshot: Snapshot) -> str | None:
