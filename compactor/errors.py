@@ -26,6 +26,7 @@ CompactorError
 │   ├── UnparsableName           a directory entry that is no ACID name
 │   ├── NotEnoughHistory         the snapshot needs files that a compaction has replaced
 │   └── UnsupportedData          well-formed data that this release cannot decode
+│       └── BeyondArrow          values that Arrow cannot hold; ORC in the JVM can
 ├── VerificationError            the job's output is not what the plan promised; nothing is published
 └── JobError                     Spark, or the Java below it, failed
     └── JavaNotFound             no Java to run Spark with
@@ -198,6 +199,12 @@ class UnsupportedData(FormatError):
     """Well-formed data that this release cannot decode."""
 
     default_hint = "change the table or its data to a type and format that are supported"
+
+
+class BeyondArrow(UnsupportedData):
+    """Values that Arrow cannot hold, such as timestamps outside 1677-2262; a compaction hands them to the JVM."""
+
+    default_hint = "compactions rewrite such values, Hive and Spark read them; pyarrow cannot"
 
 
 class VerificationError(CompactorError):

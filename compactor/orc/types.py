@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from compactor.acid.schema import HiveType
-from compactor.errors import CorruptFile, UnsupportedData
+from compactor.errors import BeyondArrow, CorruptFile
 from compactor.orc import orc_proto_pb2 as pb
 
 _KINDS: dict[str, pb.Type.Kind] = {
@@ -125,7 +125,7 @@ def from_orc(types: Sequence[pb.Type], index: int = 0) -> HiveType:
 
 
 def arrow_type(hive_type: HiveType) -> pa.DataType:
-    """The Arrow type that pyarrow's ORC reader gives a column of this type; UnsupportedData for a union."""
+    """The Arrow type that pyarrow's ORC reader gives a column of this type; BeyondArrow for a union."""
     if hive_type.kind in _ARROW:
         return _ARROW[hive_type.kind]
     children = [arrow_type(child) for _, child in hive_type.children]
@@ -140,7 +140,7 @@ def arrow_type(hive_type: HiveType) -> pa.DataType:
             names = [name for name, _ in hive_type.children]
             return pa.struct([pa.field(n, t) for n, t in zip(names, children, strict=True)])
         case _:
-            raise UnsupportedData(f"values of type {hive_type} cannot be re-encoded")
+            raise BeyondArrow(f"values of type {hive_type} cannot be re-encoded")
 
 
 def acid_arrow_schema(row_type: HiveType) -> pa.Schema:
