@@ -70,7 +70,7 @@ def init_db_command(config: Config = None, hive_site: HiveSite = None, assign: A
     """Create Hive's tables in an empty database. Doing it twice changes nothing."""
     installation = _installation(config, hive_site, assign)
     outcome = init_db(installation.unchecked_database, warehouse=installation.settings.warehouse)
-    text = "created" if outcome is InitOutcome.CREATED else "was there already"
+    text = "was there already" if outcome is InitOutcome.ALREADY_THERE else outcome.value
     url = installation.unchecked_database.engine.url.render_as_string(hide_password=True)
     say(_console(), f"The metastore {text}: {url}")
 

@@ -28,8 +28,8 @@ from compactor.metastore.database import Database, retried
 SCHEMA_VERSION = "4.0.0"
 """The Hive schema whose tables these are, as VERSION says it."""
 
-INSTALLATION_VERSION = 1
-"""Version of what `init_db` makes; a later release that needs more adds a migration."""
+INSTALLATION_VERSION = 2
+"""Version of what `init_db` makes. 1: Hive's tables. 2: COMPACTOR_JOB_COST."""
 
 TXNS = sa.Table(
     "TXNS",
@@ -225,7 +225,25 @@ COMPACTOR_INSTALLATION = sa.Table(
     sa.Column("INSTALLATION_VERSION", sa.Integer, primary_key=True, autoincrement=False),
     long("CREATED_AT"),
 )
-"""The only table that is not Hive's: it marks a database that `init_db` made."""
+"""Marks a database that `init_db` made; no table of ours exists in any other."""
+
+COMPACTOR_JOB_COST = sa.Table(
+    "COMPACTOR_JOB_COST",
+    metadata,
+    sa.Column("JC_ID", BIGINT, primary_key=True, autoincrement=True),
+    long("JC_RECORDED_AT"),
+    long("JC_BYTES_COPIED"),
+    long("JC_BYTES_ENCODED"),
+    long("JC_TASKS"),
+    long("JC_CORES"),
+    long("JC_MILLIS"),
+    # the newest rows are told by their ids, which must grow
+    sqlite_autoincrement=True,
+)
+"""What the last Spark jobs did and took (`metastore.calibration`)."""
+
+_ADDED = {2: (COMPACTOR_JOB_COST,)}
+"""Tables that a version of the installation added."""
 
 
 class InitOutcome(enum.Enum):
@@ -235,6 +253,8 @@ class InitOutcome(enum.Enum):
     """The database was empty and now holds every table and its first rows."""
     ALREADY_THERE = "already there"
     """The database was made by an earlier `init_db`; nothing was changed."""
+    UPGRADED = "upgraded"
+    """The database was made by an earlier release; it got the tables that came since."""
 
 
 @retried
@@ -242,19 +262,29 @@ def init_db(db: Database, *, warehouse: str = "/user/hive/warehouse") -> InitOut
     """Create all tables in an empty database, with the catalogue 'hive' and the database 'default'.
 
     warehouse: location (URI or absolute path) of the database 'default'; databases created later get
-    `<warehouse>/<name>.db`. Calling again changes nothing. ForeignDatabase when the database holds other tables: a
-    Hive metastore's schema is never touched.
+    `<warehouse>/<name>.db`. Calling again changes nothing, but adds what the database of an earlier release lacks.
+    ForeignDatabase when the database holds other tables: a Hive metastore's schema is never touched.
     """
     with db.write() as conn:
         present = set(sa.inspect(conn).get_table_names())
         if COMPACTOR_INSTALLATION.name in present:
-            return InitOutcome.ALREADY_THERE
+            return _upgrade(conn)
         if present:
             some = ", ".join(sorted(present)[:5])
             raise ForeignDatabase(f"the database is not empty: {len(present)} tables ({some}, …)")
         metadata.create_all(conn)
         _insert_first_rows(conn, warehouse=warehouse.rstrip("/") or "/", now=db.now(conn))
     return InitOutcome.CREATED
+
+
+def _upgrade(conn: sa.Connection) -> InitOutcome:
+    installed = conn.scalar(sa.select(COMPACTOR_INSTALLATION.c.INSTALLATION_VERSION)) or 0
+    missing = [table for version, tables in _ADDED.items() if version > installed for table in tables]
+    if not missing:
+        return InitOutcome.ALREADY_THERE
+    metadata.create_all(conn, tables=missing)
+    conn.execute(COMPACTOR_INSTALLATION.update().values(INSTALLATION_VERSION=INSTALLATION_VERSION))
+    return InitOutcome.UPGRADED
 
 
 def _insert_first_rows(conn: sa.Connection, *, warehouse: str, now: int) -> None:

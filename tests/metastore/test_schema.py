@@ -8,6 +8,8 @@ from compactor.metastore.catalog import get_database
 from compactor.metastore.database import Database
 from compactor.metastore.schema import (
     COMPACTOR_INSTALLATION,
+    COMPACTOR_JOB_COST,
+    INSTALLATION_VERSION,
     NEXT_COMPACTION_QUEUE_ID,
     NEXT_LOCK_ID,
     TXN_LOCK_TBL,
@@ -24,7 +26,7 @@ TABLES = set(
     NEXT_COMPACTION_QUEUE_ID COMPLETED_COMPACTIONS COMPACTION_METRICS_CACHE TXN_TO_WRITE_ID NEXT_WRITE_ID
     MIN_HISTORY_LEVEL MIN_HISTORY_WRITE_ID WRITE_SET AUX_TABLE VERSION CTLGS DBS DATABASE_PARAMS TBLS TABLE_PARAMS SDS
     SD_PARAMS SERDES SERDE_PARAMS CDS COLUMNS_V2 BUCKETING_COLS SORT_COLS PARTITIONS PARTITION_KEYS PARTITION_KEY_VALS
-    PARTITION_PARAMS TAB_COL_STATS PART_COL_STATS SEQUENCE_TABLE COMPACTOR_INSTALLATION
+    PARTITION_PARAMS TAB_COL_STATS PART_COL_STATS SEQUENCE_TABLE COMPACTOR_INSTALLATION COMPACTOR_JOB_COST
     """.split()  # noqa: SIM905 - a list of names reads best as words
 )
 
@@ -49,6 +51,18 @@ def test_making_it_again_changes_nothing(db: Database) -> None:
     assert get_database(db, "default").location != "file:/elsewhere"
     with db.read() as conn:
         assert conn.execute(sa.select(COMPACTOR_INSTALLATION)).all() == made
+
+
+def test_a_database_of_the_first_release_gets_what_came_since_and_keeps_its_rows(db: Database) -> None:
+    with db.write() as conn:
+        COMPACTOR_JOB_COST.drop(conn)
+        conn.execute(COMPACTOR_INSTALLATION.update().values(INSTALLATION_VERSION=1))
+        created_at = conn.scalar(sa.select(COMPACTOR_INSTALLATION.c.CREATED_AT))
+    assert init_db(db) is InitOutcome.UPGRADED
+    assert db.table_names() >= TABLES
+    with db.read() as conn:
+        assert conn.execute(sa.select(COMPACTOR_INSTALLATION)).all() == [(INSTALLATION_VERSION, created_at)]
+    assert init_db(db) is InitOutcome.ALREADY_THERE
 
 
 def test_a_database_of_somebody_else_is_refused_and_left_alone(empty_db: Database) -> None:
