@@ -46,7 +46,7 @@ lock: ## Pin all dependencies anew (needs uv)
 
 proto: $(READY) ## Generate the ORC tail's classes from orc_proto.proto
 	@$(BIN)/python -m pip install --quiet grpcio-tools==1.74.0
-	@cd compactor/orc && ../../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. orc_proto.proto
+	@$(BIN)/python -m grpc_tools.protoc -Icompactor/orc --python_out=compactor/orc --pyi_out=compactor/orc orc_proto.proto
 
 clean: ## Remove the environment and the demo's warehouse
 	rm -rf $(VENV) demo-warehouse

@@ -302,3 +302,77 @@ class PostScript(_message.Message):
     stripe_statistics_length: int
     magic: str
     def __init__(self, footer_length: _Optional[int] = ..., compression: _Optional[_Union[CompressionKind, str]] = ..., compression_block_size: _Optional[int] = ..., version: _Optional[_Iterable[int]] = ..., metadata_length: _Optional[int] = ..., writer_version: _Optional[int] = ..., stripe_statistics_length: _Optional[int] = ..., magic: _Optional[str] = ...) -> None: ...
+
+class Stream(_message.Message):
+    __slots__ = ("kind", "column", "length")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        PRESENT: _ClassVar[Stream.Kind]
+        DATA: _ClassVar[Stream.Kind]
+        LENGTH: _ClassVar[Stream.Kind]
+        DICTIONARY_DATA: _ClassVar[Stream.Kind]
+        DICTIONARY_COUNT: _ClassVar[Stream.Kind]
+        SECONDARY: _ClassVar[Stream.Kind]
+        ROW_INDEX: _ClassVar[Stream.Kind]
+        BLOOM_FILTER: _ClassVar[Stream.Kind]
+        BLOOM_FILTER_UTF8: _ClassVar[Stream.Kind]
+    PRESENT: Stream.Kind
+    DATA: Stream.Kind
+    LENGTH: Stream.Kind
+    DICTIONARY_DATA: Stream.Kind
+    DICTIONARY_COUNT: Stream.Kind
+    SECONDARY: Stream.Kind
+    ROW_INDEX: Stream.Kind
+    BLOOM_FILTER: Stream.Kind
+    BLOOM_FILTER_UTF8: Stream.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_FIELD_NUMBER: _ClassVar[int]
+    kind: Stream.Kind
+    column: int
+    length: int
+    def __init__(self, kind: _Optional[_Union[Stream.Kind, str]] = ..., column: _Optional[int] = ..., length: _Optional[int] = ...) -> None: ...
+
+class ColumnEncoding(_message.Message):
+    __slots__ = ("kind", "dictionary_size", "bloom_encoding")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        DIRECT: _ClassVar[ColumnEncoding.Kind]
+        DICTIONARY: _ClassVar[ColumnEncoding.Kind]
+        DIRECT_V2: _ClassVar[ColumnEncoding.Kind]
+        DICTIONARY_V2: _ClassVar[ColumnEncoding.Kind]
+    DIRECT: ColumnEncoding.Kind
+    DICTIONARY: ColumnEncoding.Kind
+    DIRECT_V2: ColumnEncoding.Kind
+    DICTIONARY_V2: ColumnEncoding.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    DICTIONARY_SIZE_FIELD_NUMBER: _ClassVar[int]
+    BLOOM_ENCODING_FIELD_NUMBER: _ClassVar[int]
+    kind: ColumnEncoding.Kind
+    dictionary_size: int
+    bloom_encoding: int
+    def __init__(self, kind: _Optional[_Union[ColumnEncoding.Kind, str]] = ..., dictionary_size: _Optional[int] = ..., bloom_encoding: _Optional[int] = ...) -> None: ...
+
+class StripeFooter(_message.Message):
+    __slots__ = ("streams", "columns", "writer_timezone")
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    WRITER_TIMEZONE_FIELD_NUMBER: _ClassVar[int]
+    streams: _containers.RepeatedCompositeFieldContainer[Stream]
+    columns: _containers.RepeatedCompositeFieldContainer[ColumnEncoding]
+    writer_timezone: str
+    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., columns: _Optional[_Iterable[_Union[ColumnEncoding, _Mapping]]] = ..., writer_timezone: _Optional[str] = ...) -> None: ...
+
+class RowIndexEntry(_message.Message):
+    __slots__ = ("positions", "statistics")
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    statistics: bytes
+    def __init__(self, positions: _Optional[_Iterable[int]] = ..., statistics: _Optional[bytes] = ...) -> None: ...
+
+class RowIndex(_message.Message):
+    __slots__ = ("entry",)
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    entry: _containers.RepeatedCompositeFieldContainer[RowIndexEntry]
+    def __init__(self, entry: _Optional[_Iterable[_Union[RowIndexEntry, _Mapping]]] = ...) -> None: ...
