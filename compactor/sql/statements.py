@@ -44,6 +44,11 @@ class AlterTableCompact:
     properties: Mapping[str, str] = field(default_factory=dict)
     order_by: tuple[OrderKey, ...] = ()
 
+    @property
+    def order_clause(self) -> str | None:
+        """The ORDER BY clause with its keywords, as Hive stores it in CQ_ORDER_BY; None without one."""
+        return f"ORDER BY {', '.join(str(key) for key in self.order_by)}" if self.order_by else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShowCompactions:

@@ -1,0 +1,294 @@
+"""Rebalance: all live rows of a full ACID table spread evenly over the buckets of a new base.
+
+1. SCAN    Tasks read the ACID columns of all files and find the live rows.
+2. ORDER   By row id the driver merges what the tasks found; no row is moved for it. With ORDER BY, Spark sorts the
+           rows into hidden files of the output directory.
+3. WRITE   Each output bucket is a stretch of the ordered rows; one task writes one bucket.
+4. VERIFY  Every row is in exactly one bucket, each bucket has its share, and row ids go on from file to file.
+
+Row ids change, so nobody may change rows meanwhile: the transaction is a REBALANCE_COMPACTION under an EXCL_WRITE
+lock, and its publication conflicts with every update and delete that it overlaps. Delete events that are already
+committed but above the high water mark would name rows that are gone: then there is nothing to do but wait.
+Sources: Hive `RebalanceQueryCompactor`, `CompactionQueryBuilderForRebalance`, `Worker.CompactionTxn`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import assert_never
+
+import numpy as np
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from compactor.acid.directory import Snapshot
+from compactor.acid.layout import (
+    ACID_VERSION_CONTENT,
+    ACID_VERSION_FILE,
+    base_name,
+    bucket_file,
+    encode_bucket,
+    is_hidden,
+)
+from compactor.acid.planning import Depth, FileFacts, Refusal, SourceFile, files_of
+from compactor.acid.rebalance import (
+    Pieces,
+    RebalancePlan,
+    Runs,
+    check_buckets,
+    check_order,
+    in_row_order,
+    output_type,
+    parse_order_by,
+    shares,
+    source_buckets,
+    why_never_rebalanced,
+    why_not_now,
+)
+from compactor.acid.schema import struct_of
+from compactor.errors import CompactorError, JobError, VerificationError
+from compactor.jobs.compaction import Failure, Progress
+from compactor.jobs.planner import CompactionTarget, Survey
+from compactor.jobs.row_sort import remove_parts, sort_rows
+from compactor.jobs.session import SparkSessions
+from compactor.orc import orc_proto_pb2 as pb
+from compactor.orc.reader import OrcSource
+from compactor.orc.rebalance import BucketTask, Place, Scan, ScanTask, scan, write_bucket
+from compactor.orc.rewrite import ItemResult
+from compactor.storage.filesystem import FileSystem, open_location
+
+ORC_INPUT_FORMAT = "org.apache.hadoop.hive.ql.io.orc.OrcInputFormat"
+
+Task = ScanTask | BucketTask
+Outcome = Scan | ItemResult | Failure
+Map = Callable[[Sequence[Task]], list[Outcome]]
+"""Runs `run_tasks` on tasks, somewhere; outcomes in the order of the tasks."""
+Sort = Callable[[RebalancePlan, Sequence[Place], Mapping[Place, bytes]], list[SourceFile]]
+"""As `row_sort.sort_rows`, without the session."""
+
+SCAN_BYTES = 512 << 20
+"""Files that one task scans; of these bytes it reads the ACID columns only."""
+
+
+def run_rebalance(
+    sessions: SparkSessions, plan: RebalancePlan, *, group: str, description: str, progress: Progress
+) -> list[ItemResult]:
+    """Carry out a plan on Spark; what was written, a result a bucket.
+
+    The first result also accounts for the rows that nobody wrote because they were deleted or never valid. group,
+    description, progress: as in `JobRunner.run`. Raises the typed error of a task, JobError when the engine fails.
+    """
+    session = sessions.get()
+    context = session.sparkContext
+
+    def on_spark(tasks: Sequence[Task]) -> list[Outcome]:
+        outcomes: list[Outcome] = context.parallelize(tasks, max(len(tasks), 1)).mapPartitions(run_tasks).collect()
+        return outcomes
+
+    try:
+        context.setJobGroup(group, description, interruptOnCancel=True)
+        return rebalance(plan, on_spark, lambda *given: sort_rows(session, *given), progress)
+    except (PySparkException, Py4JError, OSError, EOFError) as error:
+        told = " ".join(str(error).split("\n")[:3]).strip()
+        raise JobError(f"Spark job {group} failed: {told}") from error
+
+
+def plan_rebalance(
+    target: CompactionTarget,
+    surveyed: Survey,
+    snapshot: Snapshot,
+    *,
+    buckets: int | None,
+    order_by: str | None,
+    txn_id: int,
+    compression: int = pb.ZLIB,
+) -> RebalancePlan | Refusal:
+    """What a rebalance would do, or why there is none; nothing is read but the tails of the files.
+
+    buckets: None takes as many as there are bucket ids in the current files. order_by: as CQ_ORDER_BY has it.
+    compression: codec (ORC CompressionKind) of the output. Raises UsageError for columns that do not exist,
+    UnsupportedData for files that cannot be joined, CorruptFile.
+    """
+    check_buckets(buckets)
+    never = why_never_rebalanced(full_acid=target.full_acid, bucketed=target.bucketed)
+    if not never and target.input_format != ORC_INPUT_FORMAT:
+        never = f"tables read by {target.input_format} are not compacted"
+    if never:
+        return Refusal(reason=never, leftovers=False)
+    state, listing = surveyed.state, surveyed.listing
+    leftovers = bool(state.obsolete or state.aborted)
+    reason = why_not_now(listing, snapshot)
+    if not reason and state.base is None and not state.deltas and not state.originals:
+        reason = "there are no files to rebalance"
+    if reason:
+        return Refusal(reason=reason, leftovers=leftovers)
+    facts = {f.path: _facts(surveyed.fs, f"{surveyed.root}/{f.path}") for f in files_of(Depth.MAJOR, state, listing)}
+    row_type = output_type(facts.values(), struct_of(target.columns))
+    keys = parse_order_by(order_by)
+    check_order(keys, row_type)
+    sources = source_buckets(state, listing, facts)
+    return RebalancePlan(
+        location=target.location,
+        row_type=row_type,
+        write_ids=snapshot.write_ids,
+        directory=base_name(snapshot.write_ids.high_water, txn_id),
+        sources=sources,
+        buckets=buckets or max(len(sources), 1),
+        order_by=keys,
+        compression=compression,
+    )
+
+
+def rebalance(plan: RebalancePlan, run: Map, sort: Sort, progress: Progress) -> list[ItemResult]:
+    """Carry out a plan; run and sort say where. As `run_rebalance` otherwise."""
+    fs, root = open_location(plan.location)
+    _prepare(fs, f"{root}/{plan.directory}")
+    scans = scan_tasks(plan)
+    steps = len(scans) + plan.buckets
+    progress(0, steps)
+    found = [o for o in _succeeded(run(scans)) if isinstance(o, Scan)]
+    progress(len(scans), steps)
+    writes = _bucket_tasks(plan, found, fs, root, sort)
+    results = [o for o in _succeeded(run(writes)) if isinstance(o, ItemResult)]
+    remove_parts(fs, f"{root}/{plan.directory}")
+    progress(steps, steps)
+    deleted, invalid = sum(s.deleted for s in found), sum(s.invalid for s in found)
+    first = replace(
+        results[0], rows_in=results[0].rows_in + deleted + invalid, rows_deleted=deleted, rows_invalid=invalid
+    )
+    return [first, *results[1:]]
+
+
+def run_tasks(tasks: Iterable[Task]) -> Iterator[Outcome]:
+    """On an executor. A typed error is a value here: Spark must not retry what will fail again."""
+    for task in tasks:
+        try:
+            fs, root = open_location(task.location)
+            match task:
+                case ScanTask():
+                    yield scan(fs, root, task)
+                case BucketTask():
+                    yield write_bucket(fs, root, task)
+                case _:
+                    assert_never(task)
+        except CompactorError as error:
+            yield Failure(kind=type(error).__name__, message=error.message, hint=error.hint)
+
+
+def scan_tasks(plan: RebalancePlan) -> list[ScanTask]:
+    """Tasks of about SCAN_BYTES of files; a file is never divided."""
+    numbers = {file.path: number for number, file in enumerate(plan.files)}
+    tasks: list[ScanTask] = []
+    for bucket in plan.sources:
+        files: list[tuple[int, SourceFile]] = []
+        for position, file in enumerate(bucket.sources, start=1):
+            files.append((numbers[file.path], file))
+            if sum(f.size for _, f in files) >= SCAN_BYTES or position == len(bucket.sources):
+                tasks.append(
+                    ScanTask(
+                        location=plan.location,
+                        sources=tuple(files),
+                        deletes=bucket.deletes,
+                        write_ids=plan.write_ids,
+                    )
+                )
+                files = []
+    return tasks
+
+
+def verify_rebalance(plan: RebalancePlan, results: Sequence[ItemResult]) -> None:
+    """Raises VerificationError at the first thing that is not as promised: files, rows, shares, row ids."""
+    fs, root = open_location(plan.location)
+    promised = {r.output: r.size for r in results}
+    listed = [f for f in fs.listing(f"{root}/{plan.directory}").files if not is_hidden(f.name)]
+    if {f"{plan.directory}/{f.path}": f.size for f in listed} != promised:
+        raise VerificationError(f"output files: {sorted(f.path for f in listed)} found, {sorted(promised)} promised")
+    total = sum(r.rows_out for r in results)
+    missing = plan.rows_in - total - sum(r.rows_deleted + r.rows_invalid for r in results)
+    if missing:
+        raise VerificationError(f"{plan.rows_in} rows were there, {missing} of them are neither written nor deleted")
+    wanted = shares(total, plan.buckets)
+    if [r.output for r in results] != [f"{plan.directory}/{bucket_file(b)}" for b in range(len(wanted))]:
+        raise VerificationError(f"{len(results)} buckets were written, {len(wanted)} have rows")
+    for bucket, ((first, stop), result) in enumerate(zip(wanted, results, strict=True)):
+        with OrcSource(fs, f"{root}/{result.output}") as source:
+            if not source.tail.rows == result.rows_out == stop - first:
+                raise VerificationError(
+                    f"{result.output}: {source.tail.rows} rows, {result.rows_out} written, {stop - first} its share"
+                )
+            keys = source.tail.key_index()
+            if keys is None:
+                raise VerificationError(f"{result.output}: the key index has not one entry a stripe")
+            ends = accumulate(source.stripe_rows(s) for s in range(source.stripes))
+            if [(k.bucket, k.row_id) for k in keys] != [(encode_bucket(bucket), first + end - 1) for end in ends]:
+                raise VerificationError(f"{result.output}: row ids do not go on from {first}")
+            if list(keys) != sorted(keys):
+                raise VerificationError(f"{result.output}: write ids do not ascend")
+
+
+def _bucket_tasks(
+    plan: RebalancePlan, found: Sequence[Scan], fs: FileSystem, root: str, sort: Sort
+) -> list[BucketTask]:
+    runs = Runs.joined([s.runs for s in found])
+    pieces, files = in_row_order(runs), dict(enumerate(plan.files))
+    masks = {place: mask for s in found for place, mask in s.masks.items()}
+    write_id: int | None = None
+    if plan.order_by and pieces.total:
+        write_id = int(runs.write_id.max())
+        files = dict(enumerate(sort(plan, list(pieces.stripes()), masks)))
+        ordered = _whole_files(fs, root, files)
+        if ordered.total != pieces.total:
+            raise VerificationError(f"{pieces.total} rows were sorted, {ordered.total} came back")
+        pieces, masks = ordered, {}
+    tasks: list[BucketTask] = []
+    for bucket, (first, stop) in enumerate(shares(pieces.total, plan.buckets)):
+        mine = pieces.cut(first, stop)
+        places = list(mine.stripes())
+        tasks.append(
+            BucketTask(
+                location=plan.location,
+                output=f"{plan.directory}/{bucket_file(bucket)}",
+                bucket=bucket,
+                first_row=first,
+                pieces=mine,
+                sources={number: files[number] for number, _ in places},
+                masks={place: masks[place] for place in places if place in masks},
+                row_type=plan.row_type,
+                write_id=write_id,
+                compression=plan.compression,
+            )
+        )
+    return tasks
+
+
+def _whole_files(fs: FileSystem, root: str, files: Mapping[int, SourceFile]) -> Pieces:
+    """All rows of files, one file after the other."""
+    found: list[tuple[int, int, int, int]] = []
+    for number, file in files.items():
+        with OrcSource(fs, f"{root}/{file.path}") as source:
+            found += [(number, stripe, 0, source.stripe_rows(stripe)) for stripe in range(source.stripes)]
+    columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
+    return Pieces(source=columns[0], stripe=columns[1], start=columns[2], rows=columns[3])
+
+
+def _prepare(fs: FileSystem, directory: str) -> None:
+    fs.create_directory(directory)
+    with fs.write_atomically(f"{directory}/{ACID_VERSION_FILE}") as stream:
+        stream.write(ACID_VERSION_CONTENT)
+
+
+def _facts(fs: FileSystem, path: str) -> FileFacts:
+    with OrcSource(fs, path) as source:
+        return FileFacts(rows=source.tail.rows, row_type=source.tail.row_type, acid=source.tail.is_acid)
+
+
+def _succeeded(outcomes: Sequence[Outcome]) -> list[Scan | ItemResult]:
+    """The outcomes, or the first failure raised."""
+    done: list[Scan | ItemResult] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Failure):
+            raise outcome.error()
+        done.append(outcome)
+    return done
