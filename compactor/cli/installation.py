@@ -74,7 +74,6 @@ class Installation:
         conf = dict(spark.conf)
         if self.settings.worker.job_queue:
             conf.setdefault("spark.yarn.queue", self.settings.worker.job_queue)
-            conf.setdefault("spark.scheduler.pool", self.settings.worker.job_queue)
         return SparkSessions(
             master=spark.master,
             app_name=spark.app_name,

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ from compactor.acid.schema import HiveType
 from compactor.acid.snapshot import ValidWriteIdList
 from compactor.errors import CompactorError, JobError
 from compactor.jobs.parquet import run_parquet_item
+from compactor.jobs.resources import enter_pool, with_resources
 from compactor.jobs.session import SparkSessions
+from compactor.jobs.spark_wish import SparkWish
 from compactor.orc.rewrite import ItemResult, run_item
 from compactor.storage.filesystem import open_location
 
@@ -36,10 +39,15 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One compaction's share of a Spark job. compression: codec (ORC CompressionKind) of output without a source."""
+    """One compaction's share of a Spark job.
+
+    compression: codec (ORC CompressionKind) of output without a source. wish: how it wants to run; jobs that run
+    together have the same.
+    """
 
     plan: CompactionPlan
     compression: int
+    wish: SparkWish = SparkWish()
 
 
 class JobRunner(Protocol):
@@ -105,7 +113,9 @@ class SparkJobRunner:
             context = session.sparkContext
             with _engine_errors(f"Spark job {group}"):
                 context.setJobGroup(group, description, interruptOnCancel=True)
-                outcomes = context.parallelize(tasks, max(len(tasks), 1)).mapPartitions(run_tasks).collect()
+                enter_pool(context, jobs[0].wish)
+                spread = with_resources(context.parallelize(tasks, max(len(tasks), 1)), jobs[0].wish)
+                outcomes = spread.mapPartitions(run_tasks).collect()
         return by_job(jobs, tasks, outcomes)
 
     def job_id(self) -> str:
@@ -212,4 +222,7 @@ def _watched(session: SparkSession, group: str, total: int, progress: Progress) 
 
 
 def _first_lines(error: BaseException) -> str:
-    return " ".join(str(error).split("\n")[:3]).strip()
+    """How an engine's message begins, and its last line if that is a Python error: what lies between is its stack."""
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    cause = [line for line in lines[3:] if re.match(r"[\w.]+(Error|Exception): ", line)]
+    return " ".join(lines[:3] + cause[:1])

@@ -64,11 +64,13 @@ class SparkSessions:
                 self._session = None
 
     def _start(self) -> SparkSession:
-        if "SPARK_REMOTE" not in os.environ and self._master.startswith("local"):
-            os.environ["JAVA_HOME"] = str(find_java_home(os.environ, cache=self._cache))
+        # The driver is this process and its Java, whatever the executors are.
+        os.environ["JAVA_HOME"] = str(find_java_home(os.environ, cache=self._cache))
+        if self._master.startswith("local"):
             # A laptop's host name often resolves to an address it does not have.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # PySpark reads the executors' Python from the environment only.
+        os.environ.setdefault("PYSPARK_PYTHON", self._conf.get("spark.pyspark.python", sys.executable))
         builder = SparkSession.builder.master(self._master).appName(self._app_name)
         conf = {**_CONF, "spark.driver.memory": self._driver_memory}
         for key, value in (conf | self._conf).items():
