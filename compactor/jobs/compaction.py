@@ -28,7 +28,7 @@ from compactor.errors import CompactorError, JobError
 from compactor.jobs.parquet import run_parquet_item
 from compactor.jobs.resources import enter_pool, with_resources
 from compactor.jobs.session import SparkSessions
-from compactor.jobs.spark_wish import SparkWish
+from compactor.jobs.spark_wish import NO_WISH, SparkWish
 from compactor.orc.rewrite import ItemResult, run_item
 from compactor.storage.filesystem import open_location
 
@@ -47,7 +47,7 @@ class Job:
 
     plan: CompactionPlan
     compression: int
-    wish: SparkWish = SparkWish()
+    wish: SparkWish = NO_WISH
 
 
 class JobRunner(Protocol):

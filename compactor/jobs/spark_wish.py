@@ -44,6 +44,9 @@ class SparkWish:
     resources: tuple[tuple[str, str], ...] = ()
 
 
+NO_WISH = SparkWish()
+
+
 def spark_wish(
     parameters: Mapping[str, str], request: Mapping[str, str], *, job_queue: str = ""
 ) -> tuple[SparkWish, tuple[str, ...]]:

@@ -19,6 +19,7 @@ import structlog
 
 from compactor.errors import CommitOutcomeUnknown, CompactorError, DatabaseUnavailable
 from compactor.jobs.compaction import Job, JobRunner
+from compactor.jobs.spark_wish import SparkWish
 from compactor.metastore import queue
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
@@ -84,9 +85,8 @@ class Worker:
         batch = _Batch(limit=limit)
         try:
             self._gather(batch)
-            for group in (batch.small, batch.large):
-                if group:
-                    self._carry_out(group, batch)
+            for group in batch.groups():
+                self._carry_out(group, batch)
         finally:
             batch.close()
         if batch.unknown:
@@ -160,7 +160,7 @@ class Worker:
                 # Starting the engine takes a while, and cancelling a job that has not begun does nothing.
                 self._stop.check()
                 outcomes = self._runner.run(
-                    [Job(plan=planned.plan, compression=planned.work.codec) for planned in group],
+                    [Job(plan=p.plan, compression=p.work.codec, wish=p.work.wish) for p in group],
                     group=name,
                     description=f"{description}, {files} files",
                     progress=lambda done, total: self._on_progress(first.claim, done, total) if alone else None,
@@ -213,6 +213,13 @@ class _Batch:
     @property
     def has_room(self) -> bool:
         return len(self.claimed) < self.limit and not self.large
+
+    def groups(self) -> list[list[PlannedWork]]:
+        """Those that run in one Spark job: small ones with the same wish; the large one by itself."""
+        by_wish: dict[SparkWish, list[PlannedWork]] = {}
+        for planned in self.small:
+            by_wish.setdefault(planned.work.wish, []).append(planned)
+        return [*by_wish.values(), *([planned] for planned in self.large)]
 
     def close(self) -> None:
         """No heartbeat outlives the cycle, whatever ended it."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
+
+import structlog
 
 from compactor.acid.directory import Snapshot
 from compactor.acid.planning import Depth, Refusal
@@ -17,6 +20,7 @@ from compactor.errors import (
 )
 from compactor.jobs.compaction import JobRunner
 from compactor.jobs.planner import CompactionTarget, plan, survey
+from compactor.jobs.spark_wish import SparkWish, spark_wish
 from compactor.metastore import catalog, locks, queue, snapshots, txns, writeids
 from compactor.metastore.compaction import Compaction, CompactionType
 from compactor.metastore.components import Operation
@@ -28,6 +32,19 @@ from compactor.service.targets import compaction_target, why_never_compacted
 from compactor.settings import Settings
 from compactor.worker.ending import Endings
 from compactor.worker.work import Outcome, PlannedWork, Step, Work, WorkerResult
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Resolved:
+    """What the catalogue says about a claim; the fields are those of `Work`."""
+
+    target: CompactionTarget
+    depth: Depth
+    codec: int
+    user: str
+    wish: SparkWish
 
 
 class Preparing:
@@ -71,8 +88,7 @@ class Preparing:
             resolved = self._resolve(claim)
             if isinstance(resolved, Refusal):
                 return self._endings.refuse(claim, None, resolved)
-            target, depth, codec, user = resolved
-            txn_id = self._open_transaction(claim, user)
+            txn_id = self._open_transaction(claim, resolved.user)
         except Fenced as error:
             return WorkerResult(outcome=Outcome.FENCED, compaction=claim, reason=error.message)
         except DatabaseUnavailable:
@@ -90,13 +106,14 @@ class Preparing:
         held.enter_context(heartbeat)
         return Work(
             claim=claim,
-            target=target,
-            depth=depth,
+            target=resolved.target,
+            depth=resolved.depth,
             txn_id=txn_id,
             heartbeat=heartbeat,
             group=group,
-            codec=codec,
-            user=user,
+            wish=resolved.wish,
+            codec=resolved.codec,
+            user=resolved.user,
             held=held,
         )
 
@@ -113,8 +130,8 @@ class Preparing:
         work.heartbeat.check()
         return PlannedWork(work=work, snapshot=snapshot, plan=planned)
 
-    def _resolve(self, claim: Compaction) -> tuple[CompactionTarget, Depth, int, str] | Refusal:
-        """The claim's table or partition, how deep, codec and user; or why it cannot be compacted."""
+    def _resolve(self, claim: Compaction) -> _Resolved | Refusal:
+        """What the catalogue says about the claim; or why it cannot be compacted."""
         try:
             table = catalog.get_table(self._db, claim.table)
             reason = why_never_compacted(table, claim.type, claim.partition)
@@ -125,7 +142,16 @@ class Preparing:
             return Refusal(reason=error.message, leftovers=False)
         depth = Depth.MAJOR if claim.type is CompactionType.MAJOR else Depth.MINOR
         user = claim.run_as or self._settings.worker.run_as or table.owner or "compactor"
-        return target, depth, compression_kind(table.parameters.get("orc.compress", "ZLIB")), user
+        wish, warnings = spark_wish(table.parameters, claim.properties, job_queue=self._settings.worker.job_queue)
+        for warning in warnings:
+            _log.warning(warning)
+        return _Resolved(
+            target=target,
+            depth=depth,
+            codec=compression_kind(table.parameters.get("orc.compress", "ZLIB")),
+            user=user,
+            wish=wish,
+        )
 
     def _open_transaction(self, claim: Compaction, user: str) -> int:
         (txn_id,) = txns.open_transactions(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from compactor.acid.directory import Snapshot
 from compactor.acid.planning import CompactionPlan, Depth
 from compactor.jobs.planner import CompactionTarget
+from compactor.jobs.spark_wish import SparkWish
 from compactor.metastore.compaction import Compaction
 from compactor.orc.rewrite import ItemResult
 from compactor.service.heartbeat import Heartbeat
@@ -99,7 +100,8 @@ class BatchResult:
 class Work:
     """A claim that has its transaction.
 
-    group: the name that its Spark job has when it runs alone. codec: ORC CompressionKind of fresh files.
+    group: the name that its Spark job has when it runs alone. wish: how that job is to run. codec: ORC
+    CompressionKind of fresh files.
     held: the heartbeat and all else that ends with the work; `close` it whatever happens.
     """
 
@@ -109,6 +111,7 @@ class Work:
     txn_id: int
     heartbeat: Heartbeat
     group: str
+    wish: SparkWish
     codec: int
     user: str
     held: ExitStack

@@ -10,7 +10,7 @@ import pytest
 
 from compactor.errors import CompactorError, JobError
 from compactor.jobs.compaction import Job, Progress
-from compactor.metastore import queue
+from compactor.metastore import catalog_write, queue
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import CompactionState
 from compactor.orc.rewrite import ItemResult
@@ -135,3 +135,11 @@ def test_a_large_compaction_has_a_job_of_its_own(world: World) -> None:
     batch = world.worker(runner=runner).run_batch()
     assert runner.sizes == [len(TABLES), 1]
     assert {r.outcome for r in batch.results} == {Outcome.PUBLISHED}
+
+
+def test_compactions_that_want_to_run_differently_do_not_share_a_job(world: World) -> None:
+    world.insert({50: "new"}, TABLES[3])
+    catalog_write.set_table_parameters(world.db, TABLES[3], {"compactor.spark.executor.memory": "2g"})
+    runner = CountingRunner()
+    world.worker(runner=runner).run_batch()
+    assert runner.sizes == [len(TABLES) - 1, 1]
