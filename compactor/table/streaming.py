@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from compactor.acid.layout import NO_STATEMENT, DeltaKind, bucket_file, delta_name
 from compactor.errors import LockNotAcquired, MetastoreError, UsageError
-from compactor.metastore import locks, snapshots, txns
+from compactor.metastore import locks, snapshots, statistics, txns
 from compactor.metastore.catalog import Table, get_table
 from compactor.metastore.catalog_write import add_partition
 from compactor.metastore.components import Operation
@@ -189,6 +189,8 @@ class _Batch:
                 txns.abort_transactions(self._writer.db, [txn_id], reason="its rows could not be written")
             raise
         self._end()
+        written = [] if self._place.partition is None else [self._place.partition]
+        statistics.forget_accuracy(self._writer.db, self._table.name, written, write_id)
         txns.commit_transaction(self._writer.db, txn_id)
         return write_id
 

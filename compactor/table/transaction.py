@@ -25,7 +25,7 @@ from compactor.acid.directory import Snapshot
 from compactor.acid.layout import MAX_STATEMENTS
 from compactor.acid.snapshot import ValidWriteIdList
 from compactor.errors import LockNotAcquired, MetastoreError, UsageError
-from compactor.metastore import catalog_write, locks, snapshots, txns
+from compactor.metastore import catalog_write, locks, snapshots, statistics, txns
 from compactor.metastore.catalog import Table, TableName, get_table, list_partitions
 from compactor.metastore.components import Operation
 from compactor.metastore.database import Database
@@ -67,6 +67,7 @@ class TableTransaction:
         self._statements = 0
         self._locked: list[LockComponent] = []
         self._replaced = False
+        self._reached: set[str] = set()
 
     @property
     def txn_id(self) -> int:
@@ -131,8 +132,10 @@ class TableTransaction:
         transaction, and once its write id is forgotten they would count as committed.
         """
         if self.table.is_partitioned:
+            partitions = set(partitions)
+            self._reached |= partitions
             locks.add_dynamic_partitions(
-                self.writer.db, self.txn_id, self.write_id, self.table.name, sorted(set(partitions)), operation
+                self.writer.db, self.txn_id, self.write_id, self.table.name, sorted(partitions), operation
             )
 
     def tasks(self) -> Iterator[ScanTask]:
@@ -154,6 +157,8 @@ class TableTransaction:
 
     def commit(self) -> None:
         """WriteConflict, TransactionAborted, CommitOutcomeUnknown."""
+        if self._write_id is not None:
+            statistics.forget_accuracy(self.writer.db, self.table.name, self._reached, self._write_id)
         txns.commit_transaction(self.writer.db, self.txn_id)
 
     def abort(self) -> None:
