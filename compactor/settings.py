@@ -94,6 +94,12 @@ class InitiatorSettings(Section):
     """Directories checked at the same time."""
     clean_aborts_using_cleaner: bool = True
     """Whether the cleaner removes aborted data by itself, without a compaction."""
+    choose: Literal["hive", "cost"] = "hive"
+    """Who decides between minor and major once a threshold is exceeded: hive's rule, or the price of each."""
+    expected_scans: PositiveCount = 100
+    """Full scans that a table gets between two compactions: the price weighs what they save against what it costs."""
+    trino_safe: bool = True
+    """Whether tables that Trino reads wrong until they are compacted are compacted at once."""
 
 
 class WorkerSettings(Section):
@@ -117,6 +123,12 @@ class WorkerSettings(Section):
     """Scheduler queue (Spark on YARN: spark.yarn.queue) or Spark scheduler pool; empty: the default one."""
     run_as: str = ""
     """User to record as the one who ran the compaction; empty: the owner of the table's directory."""
+    verify: Literal["standard", "full"] = "standard"
+    """standard: files, row counts and key index before publication; full: also a checksum of all live rows."""
+    gather_stats: bool = True
+    """Whether numRows, numFiles, totalSize and rawDataSize are written back after a compaction."""
+    column_statistics: Literal["off", "existing", "distinct"] = "existing"
+    """existing: refresh the column statistics that are there; distinct: of every column, distinct values counted too."""
 
 
 class CleanerSettings(Section):
