@@ -23,7 +23,13 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or
 
 from compactor.errors import Fenced, TransactionAborted
 from compactor.metastore.catalog import TableName
-from compactor.metastore.compaction import Compaction, CompactionRequest, CompactionState, format_properties
+from compactor.metastore.compaction import (
+    Compaction,
+    CompactionRequest,
+    CompactionState,
+    CompactionType,
+    format_properties,
+)
 from compactor.metastore.compaction_rows import (
     change_row,
     fenced,
@@ -48,6 +54,7 @@ from compactor.metastore.txns import (
     TxnState,
     end_transactions,
     high_water,
+    keep_changes,
     lock_transactions,
     not_open,
     open_kind,
@@ -174,7 +181,9 @@ def record_snapshot(
 ) -> None:
     """Write down the claim's transaction and how far it will compact (updateCompactorState).
 
-    The TXN_COMPONENTS row keeps the transaction's state known, should it abort, until its output is removed.
+    The TXN_COMPONENTS row keeps the transaction's state known, should it abort, until its output is removed. A
+    rebalance has a second one: it changes the id of every row, so it conflicts with whoever updates or deletes. Hive
+    writes that one when it locks, without a write id, and so never finds it again to clean it away.
     TransactionAborted or NoSuchTransaction when the transaction is not open; Fenced when the claim is not ours any more.
     """
     with db.write() as conn:
@@ -182,16 +191,18 @@ def record_snapshot(
             raise not_open(conn, txn_id)
         values = {"CQ_TXN_ID": txn_id, "CQ_HIGHEST_WRITE_ID": highest_write_id}
         change_row(conn, claim, held_by(claim), values | ({"CQ_RUN_AS": run_as} if run_as is not None else {}))
-        conn.execute(
-            insert(TXN_COMPONENTS).values(
-                TC_TXNID=txn_id,
-                TC_DATABASE=claim.table.database,
-                TC_TABLE=claim.table.table,
-                TC_PARTITION=claim.partition,
-                TC_OPERATION_TYPE=COMPACT_OPERATION,
-                TC_WRITEID=highest_write_id,
+        changes = (Operation.UPDATE,) if claim.type is CompactionType.REBALANCE else ()
+        for operation in (COMPACT_OPERATION, *changes):
+            conn.execute(
+                insert(TXN_COMPONENTS).values(
+                    TC_TXNID=txn_id,
+                    TC_DATABASE=claim.table.database,
+                    TC_TABLE=claim.table.table,
+                    TC_PARTITION=claim.partition,
+                    TC_OPERATION_TYPE=operation,
+                    TC_WRITEID=highest_write_id,
+                )
             )
-        )
 
 
 @retried
@@ -207,9 +218,12 @@ def publish(db: Database, claim: Compaction, txn_id: int) -> None:
 
     CQ_NEXT_TXN_ID becomes the highest transaction id given out so far: every reader that may still need the old files
     has an id up to and including it. CommitOutcomeUnknown when the connection broke during the commit: read the
-    transaction's state before touching the output.
+    transaction's state before touching the output. WriteConflict when a rebalance overlapped with an update or delete
+    that committed first; nothing is changed then, and `fail` aborts the transaction.
     """
     with db.write() as conn:
+        lock_transactions(conn)
+        keep_changes(conn, txn_id)
         _publish(conn, claim, txn_id, now=db.now(conn))
 
 
@@ -232,6 +246,7 @@ def finish_without_output(
             case ReadyWithoutOutput():
                 if txn_id is None:
                     raise fenced(claim)
+                lock_transactions(conn)
                 _publish(conn, claim, txn_id, now=now)
             case _:
                 assert_never(outcome)
@@ -331,7 +346,6 @@ def _in_pools(pools: Collection[str] | None, given_up_before: int) -> ColumnElem
 
 
 def _publish(conn: Connection, claim: Compaction, txn_id: int, *, now: int) -> None:
-    lock_transactions(conn)
     _commit(conn, claim, txn_id)
     published = {
         "CQ_STATE": CompactionState.READY_FOR_CLEANING,

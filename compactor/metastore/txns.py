@@ -301,6 +301,23 @@ def open_kind(conn: sa.Connection, txn_id: int) -> TxnType | None:
     return None if row is None else TxnType(row.TXN_TYPE or 0)
 
 
+def keep_changes(conn: sa.Connection, txn_id: int) -> None:
+    """First committer wins, for a rebalance as for any other change of rows (`CommitTxnFunction`, WRITE_SET).
+
+    Its lock keeps writers out only while it is held: a transaction that took its snapshot before the rebalance was
+    published and its lock afterwards must find it in WRITE_SET. WriteConflict when someone was first. Needs the
+    transaction lock; does nothing for other kinds of compactions.
+    """
+    if open_kind(conn, txn_id) is not TxnType.REBALANCE_COMPACTION:
+        return
+    winner = conflict(conn, txn_id)
+    if winner is not None:
+        raise WriteConflict(
+            f"the rebalance, transaction {txn_id}, cannot commit: {winner}", hint="request the rebalance again"
+        )
+    record_write_set(conn, txn_id, commit_id=high_water(conn))
+
+
 def state_of(conn: sa.Connection, txn_id: int) -> TxnState | None:
     """The state of a transaction, None when the id is unknown."""
     letter = conn.scalar(sa.select(TXNS.c.TXN_STATE).where(TXNS.c.TXN_ID == txn_id))
