@@ -41,7 +41,6 @@ from compactor.storage.filesystem import FileSystem
 
 HELD_BYTES = 192 << 20
 """Decoded stripes that a task keeps in memory while it still needs rows of them."""
-_FIRST_ROWS = 10_000
 
 Place = tuple[int, int]
 """(source, stripe)."""
@@ -123,7 +122,7 @@ def write_bucket(fs: FileSystem, root: str, task: BucketTask) -> ItemResult:
     with fs.write_atomically(f"{root}/{task.output}") as stream, _Stripes(fs, root, task) as stripes:
         out = FileAssembler(stream, template)
         while done < total:
-            stop = min(done + stripes.rows_of(ENCODE_BYTES), total)
+            stop = min(done + stripes.rows_of(ENCODE_BYTES, task.pieces.cut(done, done + 1)), total)
             write_ids, rows = stripes.gather(task.pieces.cut(done, stop))
             numbers = np.arange(task.first_row + done, task.first_row + stop, dtype=np.int64)
             columns = [
@@ -210,9 +209,10 @@ class _Stripes:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def rows_of(self, size: int) -> int:
-        """How many rows are about `size` decoded bytes, judged by those that were decoded so far."""
-        return max(size * self._rows_seen // self._bytes_seen, 1) if self._bytes_seen else _FIRST_ROWS
+    def rows_of(self, size: int, following: Pieces) -> int:
+        """How many rows are about `size` decoded bytes, judged by what was decoded so far and what comes next."""
+        self._stripe(_place(following, 0))
+        return max(size * self._rows_seen // max(self._bytes_seen, 1), 1)
 
     def gather(self, pieces: Pieces) -> tuple[Int64Array, pa.StructArray]:
         """Write ids and rows of `pieces`, in their order. A stripe whose last rows these are is let go."""
@@ -228,13 +228,15 @@ class _Stripes:
 
     def _take(self, pieces: Pieces) -> tuple[Int64Array, pa.StructArray]:
         """Write ids and rows of pieces of one stripe."""
-        place = int(pieces.source[0]), int(pieces.stripe[0])
+        place = _place(pieces, 0)
         write_ids, rows = self._stripe(place)
         wanted = _positions(pieces.start, pieces.rows)
         first, count = int(wanted[0]), len(wanted)
         consecutive = int(wanted[-1]) - first + 1 == count
         self._used(place, count)
-        return write_ids[wanted], rows.slice(first, count) if consecutive else rows.take(pa.array(wanted))
+        # A small slice would keep its whole stripe in memory.
+        sliced = consecutive and 2 * count > len(rows)
+        return write_ids[wanted], rows.slice(first, count) if sliced else rows.take(pa.array(wanted))
 
     def _stripe(self, place: Place) -> tuple[Int64Array, pa.StructArray]:
         if place in self._held:
@@ -278,6 +280,10 @@ class _Stripes:
             spilled = self._spilled.pop(place, None)
             if spilled is not None:
                 spilled[1].unlink()
+
+
+def _place(pieces: Pieces, at: int) -> Place:
+    return int(pieces.source[at]), int(pieces.stripe[at])
 
 
 def _places(pieces: Pieces, *, weights: Int64Array) -> dict[Place, int]:
