@@ -44,6 +44,9 @@ def map_leaves(array: pa.Array, wanted: _Kind, convert: Callable[[pa.Array], pa.
     kind = array.type
     if not _holds(kind, wanted):
         return array
+    if array.offset:
+        # Arrow builds no list or map from the offsets of a slice and a mask.
+        array = pa.concat_arrays([array])
     mask = array.is_null() if array.null_count else None
     if pa.types.is_struct(kind):
         children = [map_leaves(array.field(i), wanted, convert) for i in range(kind.num_fields)]

@@ -94,3 +94,11 @@ def test_the_julian_leap_day_of_1500_becomes_the_first_of_march() -> None:
 def test_there_and_back_is_the_same_date(date: dt.date) -> None:
     skipped = dt.date(1582, 10, 4) < date < dt.date(1582, 10, 15)
     assert skipped or to_proleptic(to_hybrid(pa.array([date]))).to_pylist() == [date]
+
+
+def test_a_slice_of_lists_and_maps_with_nulls_is_converted_too() -> None:
+    kind = pa.struct({"a": pa.list_(pa.date32()), "m": pa.map_(pa.int32(), pa.date32())})
+    early = dt.date(1500, 2, 3)
+    rows = [{"a": [early], "m": [(1, early)]}, None, {"a": None, "m": None}, {"a": [early, None], "m": [(2, early)]}]
+    array = pa.array(rows, kind)
+    assert to_hybrid(array.slice(1)).equals(to_hybrid(array).slice(1))
