@@ -11,24 +11,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-from pyarrow import orc
 
 from compactor.acid.records import RowId
 from compactor.acid.schema import HiveType
 from compactor.errors import CorruptFile
 from compactor.orc import orc_proto_pb2 as pb
-from compactor.orc.compression import ARROW_NAMES, DEFAULT_BLOCK_SIZE, compress
+from compactor.orc.compression import DEFAULT_BLOCK_SIZE, ENCODABLE, compress
+from compactor.orc.encode import DEFAULT_STRIDE, encode, writer_tail
 from compactor.orc.reader import OrcSource
 from compactor.orc.statistics import merge_file_statistics
-from compactor.orc.tail import ACID_STATS, ACID_VERSION, KEY_INDEX, MAGIC, OrcTail, read_tail, stripe_length
+from compactor.orc.tail import ACID_STATS, ACID_VERSION, KEY_INDEX, MAGIC, OrcTail, stripe_length
 from compactor.orc.types import acid_type, arrow_type, to_orc
 from compactor.storage.calendar import holds_dates, to_hybrid
 
 _COPY_BYTES = 8 << 20
-_MIN_ARROW_BLOCK = 64 * 1024
-_DEFAULT_STRIDE = 10_000
-_DICTIONARY_THRESHOLD = 0.8
-"""Build a dictionary when at most this share of a column's values is distinct; pyarrow's default is never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +65,16 @@ class Template:
     def like(cls, tail: OrcTail, file_type: HiveType) -> Template:
         """As `of`, for a file of `file_type` that we can encode stripes for."""
         template = replace(cls.of(tail), types=_serialised(file_type), encrypted=False)
-        if template.compression not in ARROW_NAMES:
+        if template.compression not in ENCODABLE:
             template = replace(template, compression=pb.ZLIB)
-        return template if template.stride else replace(template, stride=_DEFAULT_STRIDE)
+        return template if template.stride else replace(template, stride=DEFAULT_STRIDE)
 
     @classmethod
     def fresh(cls, file_type: HiveType, *, compression: int) -> Template:
         """For a file that takes nothing from another one: as pyarrow writes it, with our types."""
         schema = pa.schema([pa.field(name, arrow_type(child)) for name, child in file_type.children])
-        own = cls.of(_buffer_tail(encode(schema.empty_table(), compression=compression, block_size=DEFAULT_BLOCK_SIZE)))
-        return replace(own, types=_serialised(file_type))
+        own = cls.of(writer_tail(schema))
+        return replace(own, types=_serialised(file_type), compression=compression, block_size=DEFAULT_BLOCK_SIZE)
 
     @property
     def proleptic(self) -> bool:
@@ -152,20 +148,17 @@ class FileAssembler:
         """
         if not table.num_rows:
             return
-        buffer = encode(
+        stripe = encode(
             table if self._template.proleptic else _in_hybrid_calendar(table),
             compression=self._template.compression,
             block_size=self._template.block_size,
             stride=self._template.stride,
         )
-        tail = _buffer_tail(buffer)
-        (information,) = tail.footer.stripes
-        length = stripe_length(information)
-        self._register(information, tail.metadata.stripe_stats[0], last_key)
-        self._block_size = max(self._block_size, tail.block_size)
+        self._register(stripe.information, stripe.statistics, last_key)
         self.stripes_encoded += 1
-        self.bytes_encoded += length
-        self._stream.write(memoryview(buffer)[information.offset : information.offset + length])
+        self.bytes_encoded += stripe_length(stripe.information)
+        for piece in stripe.content:
+            self._stream.write(piece)
 
     def finish(self, acid: AcidStats | None) -> int:
         """Write the tail; returns the file's size so far. acid: None for files without ACID columns."""
@@ -223,24 +216,6 @@ class FileAssembler:
         yield pb.UserMetadataItem(name=ACID_STATS, value=f"{acid.inserts},0,{acid.deletes}".encode())
 
 
-def encode(table: pa.Table, *, compression: int, block_size: int, stride: int = _DEFAULT_STRIDE) -> pa.Buffer:
-    """`table` as an ORC file of one stripe in memory."""
-    sink = pa.BufferOutputStream()
-    writer = orc.ORCWriter(
-        sink,
-        compression=ARROW_NAMES[compression],
-        # pyarrow takes multiples of 64 KB only.
-        compression_block_size=max(_MIN_ARROW_BLOCK, -(-block_size // _MIN_ARROW_BLOCK) * _MIN_ARROW_BLOCK),
-        stripe_size=1 << 40,
-        row_index_stride=stride,
-        batch_size=8192,
-        dictionary_key_size_threshold=_DICTIONARY_THRESHOLD,
-    )
-    writer.write(table)
-    writer.close()
-    return sink.getvalue()
-
-
 def _in_hybrid_calendar(table: pa.Table) -> pa.Table:
     if not any(holds_dates(kind) for kind in table.schema.types):
         return table
@@ -266,7 +241,3 @@ def _serialised(file_type: HiveType) -> tuple[bytes, ...]:
 
 def acid_template(row_type: HiveType, *, compression: int) -> Template:
     return Template.fresh(acid_type(row_type), compression=compression)
-
-
-def _buffer_tail(buffer: pa.Buffer) -> OrcTail:
-    return read_tail(pa.BufferReader(buffer), "<encoded in memory>")

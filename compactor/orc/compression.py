@@ -1,4 +1,4 @@
-"""ORC's compression framing, for tails only: 3-byte little-endian header = length * 2 + is-original.
+"""ORC's compression framing: 3-byte little-endian header = length * 2 + is-original.
 
 Source: ORC v1 specification, "Compression".
 """
@@ -6,22 +6,20 @@ Source: ORC v1 specification, "Compression".
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
+from isal import isal_zlib
 
 from compactor.errors import CorruptFile, UnsupportedData
 from compactor.orc import orc_proto_pb2 as pb
 
 DEFAULT_BLOCK_SIZE = 256 * 1024
 
-ARROW_NAMES: dict[int, str] = {
-    pb.NONE: "uncompressed",
-    pb.ZLIB: "zlib",
-    pb.SNAPPY: "snappy",
-    pb.LZ4: "lz4",
-    pb.ZSTD: "zstd",
-}
-"""Names that pyarrow's ORC writer takes."""
+ENCODABLE = frozenset({pb.NONE, pb.ZLIB, pb.SNAPPY, pb.LZ4, pb.ZSTD})
+"""Codecs that stripes can be encoded with."""
+_DEFLATE_LEVEL = 2
 
 
 def compression_kind(name: str) -> int:
@@ -48,19 +46,49 @@ def decompress(kind: int, data: bytes, block_size: int) -> bytes:
     return b"".join(out)
 
 
-def compress(kind: int, data: bytes, block_size: int) -> bytes:
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """A stream in compressed blocks.
+
+    content: the framed blocks. starts: where each begins in `content`. size: bytes of the stream in every block but
+    the last.
+    """
+
+    content: bytes
+    starts: Sequence[int]
+    size: int
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Where byte `offset` of the stream is: the start of its block, and the byte inside the decompressed block.
+
+        The end of the stream is a place too, in the last block, as Java writes it.
+        """
+        if not self.starts:
+            return 0, 0
+        block = min(offset // self.size, len(self.starts) - 1)
+        return self.starts[block], offset - block * self.size
+
+
+def in_blocks(kind: int, data: bytes | memoryview, block_size: int) -> Blocks:
     """Apply the framing; a block that does not shrink is stored as it is."""
-    if kind == pb.NONE:
-        return data
-    out: list[bytes] = []
+    out: list[bytes | memoryview | pa.Buffer] = []
+    starts: list[int] = []
+    position = 0
+    pack = _PACKERS[kind]
     for start in range(0, len(data), block_size):
         block = data[start : start + block_size]
-        packed = _deflate(kind, block)
-        if len(packed) < len(block):
-            out.append((len(packed) << 1).to_bytes(3, "little") + packed)
-        else:
-            out.append((len(block) << 1 | 1).to_bytes(3, "little") + block)
-    return b"".join(out)
+        packed = pack(block)
+        original = len(packed) >= len(block)
+        chosen = block if original else packed
+        out += ((len(chosen) << 1 | original).to_bytes(3, "little"), chosen)
+        starts.append(position)
+        position += 3 + len(chosen)
+    return Blocks(content=b"".join(out), starts=starts, size=block_size)
+
+
+def compress(kind: int, data: bytes, block_size: int) -> bytes:
+    """`data` in blocks of the codec, or as it is without one."""
+    return data if kind == pb.NONE else in_blocks(kind, data, block_size).content
 
 
 def _inflate(kind: int, chunk: bytes, block_size: int) -> bytes:
@@ -81,18 +109,16 @@ def _inflate(kind: int, chunk: bytes, block_size: int) -> bytes:
         raise CorruptFile(f"a block of the file's tail cannot be decompressed: {error}") from error
 
 
-def _deflate(kind: int, block: bytes) -> bytes:
-    match kind:
-        case pb.ZLIB:
-            packer = zlib.compressobj(6, zlib.DEFLATED, -15)
-            return packer.compress(block) + packer.flush()
-        case pb.SNAPPY:
-            return bytes(pa.compress(block, codec="snappy", asbytes=True))
-        case pb.ZSTD:
-            return bytes(pa.compress(block, codec="zstd", asbytes=True))
-        case _:
-            # Storing a block uncompressed is legal under every codec.
-            return block
+def _deflate(block: bytes | memoryview) -> bytes:
+    return isal_zlib.compress(block, _DEFLATE_LEVEL, -15)
+
+
+_PACKERS: dict[int, Callable[[bytes | memoryview], bytes | pa.Buffer]] = {
+    pb.ZLIB: _deflate,
+    pb.SNAPPY: pa.Codec("snappy").compress,
+    pb.LZ4: pa.Codec("lz4_raw").compress,
+    pb.ZSTD: pa.Codec("zstd", compression_level=1).compress,
+}
 
 
 def _snappy_length(chunk: bytes, block_size: int) -> int:

@@ -7,7 +7,7 @@ sides is dropped, never guessed: a reader trusts statistics when it skips stripe
 from __future__ import annotations
 
 import decimal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from compactor.orc import orc_proto_pb2 as pb
@@ -29,6 +29,13 @@ def merge_file_statistics(columns: int, stripes: Sequence[pb.StripeStatistics]) 
                 _merge(total, stripe.col_stats[column])
         merged.append(total)
     return merged
+
+
+def complete(stripe: pb.StripeStatistics, bytes_on_disk: Mapping[int, int]) -> None:
+    """Give the statistics of a stripe that the C++ writer made what Java's have."""
+    for column, size in bytes_on_disk.items():
+        if size:
+            stripe.col_stats[column].bytes_on_disk = size
 
 
 def _merge(into: pb.ColumnStatistics, other: pb.ColumnStatistics) -> None:

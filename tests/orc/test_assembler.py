@@ -15,7 +15,7 @@ from compactor.acid.schema import parse_type
 from compactor.errors import CorruptFile
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.assembler import AcidStats, FileAssembler, Template, acid_template
-from compactor.orc.compression import ARROW_NAMES
+from compactor.orc.compression import ENCODABLE
 from compactor.orc.types import acid_type
 from tests.orc.acid_files import FS, ROW, event_table, insert, read_events, source, write_events
 
@@ -24,7 +24,7 @@ def events(write_id: int, count: int) -> list[Event]:
     return [insert(write_id, i, (i, f"w{write_id}r{i}")) for i in range(count)]
 
 
-@pytest.mark.parametrize("kind", sorted(ARROW_NAMES))
+@pytest.mark.parametrize("kind", sorted(ENCODABLE))
 def test_copied_and_encoded_stripes_stand_in_one_file(kind: int, tmp_path: Path) -> None:
     write_events(tmp_path / "a", events(1, 20), stripe_rows=7, compression=kind)
     with source(tmp_path / "a") as old, FS.write_atomically(f"{tmp_path}/b") as stream:

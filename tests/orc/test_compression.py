@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from compactor.errors import CorruptFile, UnsupportedData
 from compactor.orc import orc_proto_pb2 as pb
-from compactor.orc.compression import ARROW_NAMES, compress, compression_kind, decompress
+from compactor.orc.compression import ENCODABLE, compress, compression_kind, decompress
 
-_CODECS = sorted(ARROW_NAMES)
+_CODECS = sorted(ENCODABLE)
 _BLOCK = 1024
 
 

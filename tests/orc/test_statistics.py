@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactor.orc import orc_proto_pb2 as pb
-from compactor.orc.assembler import encode
+from compactor.orc.encode import encode
 from compactor.orc.statistics import merge_file_statistics
-from compactor.orc.tail import read_tail
 
 _COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[object]]] = {
     "i": (pa.int64(), st.integers(-(10**12), 10**12)),
@@ -31,8 +30,8 @@ _ROWS = st.lists(st.fixed_dictionaries({n: st.none() | s for n, (_, s) in _COLUM
 
 def stripe_statistics(rows: list[dict[str, object]]) -> pb.StripeStatistics:
     schema = pa.schema([pa.field(name, kind) for name, (kind, _) in _COLUMNS.items()])
-    buffer = encode(pa.Table.from_pylist(rows, schema=schema), compression=pb.NONE, block_size=1 << 18)
-    return read_tail(pa.BufferReader(buffer), "memory").metadata.stripe_stats[0]
+    table = pa.Table.from_pylist(rows, schema=schema)
+    return encode(table, compression=pb.NONE, block_size=1 << 18).statistics
 
 
 def comparable(statistics: pb.ColumnStatistics) -> dict[str, object]:
