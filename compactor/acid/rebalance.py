@@ -46,6 +46,11 @@ class SortKey:
     descending: bool
     nulls_first: bool
 
+    def __str__(self) -> str:
+        """HiveQL, with nothing left to a default."""
+        quoted = "`" + self.column.replace("`", "``") + "`"
+        return f"{quoted} {'DESC' if self.descending else 'ASC'} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SourceBucket:
@@ -181,6 +186,11 @@ def parse_order_by(text: str | None) -> tuple[SortKey, ...]:
         if key.end() == len(text):
             return tuple(keys)
         at = key.end() + 1
+
+
+def order_clause(keys: Sequence[SortKey]) -> str | None:
+    """The clause as CQ_ORDER_BY holds it, for a worker of ours or of Hive's; None without keys."""
+    return f"ORDER BY {', '.join(map(str, keys))}" if keys else None
 
 
 def check_order(keys: Sequence[SortKey], row_type: HiveType) -> None:

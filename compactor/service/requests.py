@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from compactor.acid.rebalance import check_buckets, check_order, order_clause, parse_order_by
+from compactor.acid.schema import struct_of
 from compactor.errors import NoSuchObject, UsageError
 from compactor.metastore import catalog, history, queue
 from compactor.metastore.catalog import TableName
@@ -46,10 +48,12 @@ class RequestRefused:
 def request(db: Database, wish: Wish, *, host: str, version: str) -> RequestOutcome | RequestRefused:
     """Queue a wish after checking that its object exists and can be compacted.
 
-    RequestRefused for what this release never compacts: a sorted table, a rebalance. Raises NoSuchObject, UsageError
-    (not transactional, partition missing or not wanted).
+    RequestRefused for what is never compacted in this way: a sorted table, a rebalance of a bucketed one. Raises
+    NoSuchObject, UsageError (not transactional, partition missing or not wanted, a column to order by that does not
+    exist, a number of buckets that cannot be).
     """
     table = catalog.get_table(db, wish.table)
+    order_by = _checked_order(wish, table)
     if not table.is_transactional:
         raise UsageError(f"{wish.table} is not transactional", hint="only ACID tables have deltas to compact")
     if table.is_partitioned and not wish.partition:
@@ -72,9 +76,23 @@ def request(db: Database, wish: Wish, *, host: str, version: str) -> RequestOutc
             initiator_version=version,
             properties=wish.properties,
             buckets=wish.buckets,
-            order_by=wish.order_by,
+            order_by=order_by,
         ),
     )
+
+
+def _checked_order(wish: Wish, table: catalog.Table) -> str | None:
+    """The ORDER BY clause for the queue, after a look at what is wished for a rebalance."""
+    if wish.type is not CompactionType.REBALANCE and (wish.buckets is not None or wish.order_by):
+        raise UsageError(
+            f"a {wish.type.name.lower()} compaction keeps every row in its bucket and place",
+            hint="only a rebalance takes a number of buckets and an order",
+        )
+    check_buckets(wish.buckets)
+    keys = parse_order_by(wish.order_by)
+    if keys:
+        check_order(keys, struct_of(tuple((c.name, c.type) for c in table.columns)))
+    return order_clause(keys)
 
 
 def find(db: Database, compaction_id: int) -> Compaction:

@@ -21,7 +21,7 @@ class OrderKey:
     nulls_first: bool | None = None
 
     def __str__(self) -> str:
-        """SQL again, for CQ_ORDER_BY and Spark."""
+        """SQL again."""
         quoted = "`" + self.column.replace("`", "``") + "`"
         nulls = {None: "", True: " NULLS FIRST", False: " NULLS LAST"}[self.nulls_first]
         return f"{quoted} {'DESC' if self.descending else 'ASC'}{nulls}"
@@ -43,11 +43,6 @@ class AlterTableCompact:
     buckets: int | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     order_by: tuple[OrderKey, ...] = ()
-
-    @property
-    def order_clause(self) -> str | None:
-        """The ORDER BY clause with its keywords, as Hive stores it in CQ_ORDER_BY; None without one."""
-        return f"ORDER BY {', '.join(str(key) for key in self.order_by)}" if self.order_by else None
 
 
 @dataclass(frozen=True, kw_only=True)

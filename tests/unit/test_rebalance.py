@@ -16,6 +16,7 @@ from compactor.acid.rebalance import (
     check_buckets,
     check_order,
     in_row_order,
+    order_clause,
     parse_order_by,
     shares,
     why_never_rebalanced,
@@ -122,10 +123,14 @@ def test_the_clause_is_read_with_and_without_its_keywords(
 def test_what_a_statement_orders_by_is_what_the_worker_reads_from_the_queue() -> None:
     (statement,) = parse("ALTER TABLE t COMPACT 'rebalance' ORDER BY a, `b c` DESC NULLS LAST")
     assert isinstance(statement, AlterTableCompact)
-    assert parse_order_by(statement.order_clause) == (
+    keys = parse_order_by(", ".join(str(key) for key in statement.order_by))
+    assert keys == (
         SortKey(column="a", descending=False, nulls_first=False),
         SortKey(column="b c", descending=True, nulls_first=False),
     )
+    assert order_clause(keys) == "ORDER BY `a` ASC NULLS LAST, `b c` DESC NULLS LAST"
+    assert parse_order_by(order_clause(keys)) == keys
+    assert order_clause(()) is None
 
 
 @pytest.mark.parametrize("text", ["a b", "a,", ",a", "ORDER BY", "lower(a)", "t.a", "a DESC ASC", "`a"])
