@@ -14,24 +14,38 @@ transaction. Sources: Hive `AcidCompactionService`, `CompactorUtil`, `QueryCompa
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compactor.acid.directory import DirectoryState, ListedFile, Listing
-from compactor.acid.layout import (
-    DeltaKind,
-    base_name,
-    bucket_file,
-    decode_bucket,
-    delta_name,
-    insert_only_file,
-    parse_bucket,
-)
-from compactor.acid.records import SyntheticIds, synthetic_ids
+from compactor.acid.layout import DeltaKind, base_name, bucket_file, delta_name, insert_only_file
 from compactor.acid.schema import HiveType, can_read_as
 from compactor.acid.snapshot import ValidWriteIdList
-from compactor.acid.stripes import Part, StripeFacts
+from compactor.acid.sources import (
+    FileFacts,
+    SourceFile,
+    by_bucket,
+    delete_sources,
+    delta_sources,
+    originals_and_base,
+)
+from compactor.acid.stripes import DeleteFacts, Part, StripedSource, StripeUse, key_ranges, parts_of
+from compactor.acid.trino import trino_blind, unseen_deletes
 from compactor.errors import UnsupportedData
+
+__all__ = [
+    "CompactionPlan",
+    "Depth",
+    "FileFacts",
+    "ItemKind",
+    "OutputOptions",
+    "PlanItem",
+    "Refusal",
+    "SourceFile",
+    "files_of",
+    "plan_compaction",
+    "worth_doing",
+]
 
 
 class Depth(enum.Enum):
@@ -55,39 +69,35 @@ class ItemKind(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileFacts:
-    """What the tail of a data file says.
+class OutputOptions:
+    """How the outputs are written.
 
-    rows: number of rows. row_type: type of the table's columns in this file (without the ACID columns). acid: the
-    file has ACID columns. format: `orc` or `parquet`. stripes: of an ORC file. template: equal in two ORC files
-    exactly when their stripes may stand in one file (`orc.assembler.Template`).
+    file_format: the table's, for an output that no file goes into. codec: of ORC outputs that take none from a source
+    (ORC CompressionKind; the table's `orc.compress`). recompress: codec of ORC outputs whose stripes are all encoded
+    anew; None: the one they had. max_files: source files that one part may read (hive.compactor.max.num.delta).
     """
 
-    rows: int
-    row_type: HiveType
-    acid: bool
-    format: str = "orc"
-    stripes: tuple[StripeFacts, ...] = ()
-    template: bytes = b""
+    file_format: str = "orc"
+    codec: int = 1
+    recompress: int | None = None
+    max_files: int = 500
 
-
-@dataclass(frozen=True, kw_only=True)
-class SourceFile:
-    """A file that an item reads. path: relative to the location. synthetic: row ids of a file without ACID columns."""
-
-    path: str
-    size: int
-    rows: int
-    synthetic: SyntheticIds | None = None
+    def codec_of(self, template: int | None) -> int:
+        """Of an output whose stripes are all encoded anew. template: the codec that it would take; None: none."""
+        if self.recompress is not None:
+            return self.recompress
+        return self.codec if template is None else template
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanItem:
     """One output file. output: path relative to the location; sources in row order; deletes: delete files.
 
-    parts: of ORC items, in row order; those of data items cover every stripe of every source exactly once.
-    template: position of the source whose schema, codec and versions the output takes; None: none fits, a fresh one.
-    compression: codec (ORC CompressionKind) of a fresh output, or of one whose stripes are all encoded anew.
+    parts: of ORC items at least one, in row order; those of data items cover every stripe of every source exactly
+    once, those of DELETES items every row id. template: position of the source whose schema, versions, row-index
+    stride and calendar the output takes, and whose stripes are the only ones that are copied; None: none fits, a fresh
+    one. compression: the codec (ORC CompressionKind) of the output, whatever the template's is; the two differ only
+    where no stripe is copied. skipped: as in `FileFacts`.
     """
 
     kind: ItemKind
@@ -99,6 +109,7 @@ class PlanItem:
     parts: tuple[Part, ...] = ()
     template: int | None = None
     compression: int = 1
+    skipped: tuple[int, int] = (0, 0)
 
     @property
     def bytes_in(self) -> int:
@@ -141,16 +152,19 @@ class Refusal:
     leftovers: bool
 
 
-def worth_doing(depth: Depth, state: DirectoryState) -> Refusal | None:
-    """None when the compaction has something to gain (AcidCompactionService.isEnoughToCompact)."""
+def worth_doing(depth: Depth, state: DirectoryState, listing: Listing) -> Refusal | None:
+    """None when the compaction has something to gain (AcidCompactionService.isEnoughToCompact).
+
+    Curing what Trino reads wrongly is a gain as well, even of a lone delete delta that Hive would refuse.
+    """
     leftovers = bool(state.obsolete or state.aborted)
     deltas = len(state.deltas)
     if depth is Depth.MAJOR:
-        if state.originals or deltas + (state.base is not None) > 1:
+        if state.originals or deltas + (state.base is not None) > 1 or trino_blind(state, listing):
             return None
         # A lone base is the goal; a lone delta reads as fast as a base would.
         return Refusal(reason=f"nothing to gain from a major compaction: {_inventory(state)}", leftovers=leftovers)
-    if deltas > 2 or (deltas == 2 and len(state.delete_deltas) != 1):
+    if deltas > 2 or (deltas == 2 and len(state.delete_deltas) != 1) or unseen_deletes(state, listing):
         return None
     return Refusal(reason=f"nothing to gain from a minor compaction: {_inventory(state)}", leftovers=leftovers)
 
@@ -180,44 +194,41 @@ def plan_compaction(
     txn_id: int,
     full_acid: bool,
     bucketed: bool,
-    file_format: str = "orc",
+    output: OutputOptions = OutputOptions(),
+    deletes: DeleteFacts | None = None,
 ) -> CompactionPlan:
     """The plan of a compaction that is worth doing.
 
-    facts: of every file of `files_of`, by path. table_type: struct of the table's columns. txn_id: the
-    compactor's transaction. file_format: the table's, for output that no file goes into. Raises UnsupportedData when files and table disagree in a way that would lose values.
+    facts: of every file of `files_of`, by path; files without rows go into nothing. table_type: struct of the table's
+    columns. txn_id: the compactor's transaction. deletes: what the keys of the delete files say; without it every
+    stripe that has deletes beside it is decoded. Raises UnsupportedData when files and table disagree in a way that
+    would lose values.
     """
-    row_type = _output_type(facts.values(), table_type)
+    sources = delta_sources(state, listing, facts, full_acid=full_acid)
+    if depth is Depth.MAJOR:
+        sources = originals_and_base(state, listing, facts, full_acid=full_acid) + sources
+    row_type = _output_type((facts[s.path] for s in sources), table_type)
     low = min((d.min_write_id for d in state.deltas), default=write_ids.high_water)
     high = write_ids.high_water
-    data_directory = (
+    directory = (
         base_name(high, txn_id)
         if depth is Depth.MAJOR
         else delta_name(DeltaKind.INSERT, low, high, visibility_txn=txn_id)
     )
-    sources = _data_sources(depth, state, listing, facts, full_acid=full_acid)
     items: list[PlanItem] = []
     directories: list[str] = []
+    make = _Items(facts=facts, deletes=deletes or DeleteFacts(), row_type=row_type, write_ids=write_ids, output=output)
     if not full_acid:
-        items += _plain_items(data_directory, sources, facts, bucketed=bucketed, file_format=file_format)
-        directories.append(data_directory)
+        items += make.plain(directory, sources, bucketed=bucketed)
+        directories.append(directory)
     else:
-        deletes = _by_bucket(_delete_sources(state, listing, facts))
+        gone = by_bucket(delete_sources(state, listing, facts))
         if depth is Depth.MAJOR or sources:
-            items += _row_items(data_directory, _by_bucket(sources), deletes if depth is Depth.MAJOR else {})
-            directories.append(data_directory)
-        if depth is Depth.MINOR and deletes:
-            delete_directory = delta_name(DeltaKind.DELETE, low, high, visibility_txn=txn_id)
-            items += [
-                PlanItem(
-                    kind=ItemKind.DELETES,
-                    output=f"{delete_directory}/{bucket_file(bucket)}",
-                    bucket=bucket,
-                    sources=tuple(files),
-                )
-                for bucket, files in sorted(deletes.items())
-            ]
-            directories.append(delete_directory)
+            items += make.rows(directory, by_bucket(sources), gone if depth is Depth.MAJOR else {})
+            directories.append(directory)
+        if depth is Depth.MINOR and gone:
+            directories.append(delta_name(DeltaKind.DELETE, low, high, visibility_txn=txn_id))
+            items += make.delete_events(directories[-1], gone)
     return CompactionPlan(
         depth=depth,
         location=location,
@@ -229,103 +240,143 @@ def plan_compaction(
     )
 
 
-def _row_items(
-    directory: str, sources: Mapping[int, list[SourceFile]], deletes: Mapping[int, list[SourceFile]]
-) -> list[PlanItem]:
-    """One item a bucket; with no rows at all still one, because a base without a visible file is no base to Trino."""
-    return [
-        PlanItem(
-            kind=ItemKind.ROWS,
-            output=f"{directory}/{bucket_file(bucket)}",
-            bucket=bucket,
-            sources=tuple(sources.get(bucket, ())),
-            deletes=tuple(deletes.get(bucket, ())),
-        )
-        for bucket in sorted(sources) or [0]
-    ]
+@dataclass(frozen=True, kw_only=True)
+class _Items:
+    """Makes the items of one plan."""
 
+    facts: Mapping[str, FileFacts]
+    deletes: DeleteFacts
+    row_type: HiveType
+    write_ids: ValidWriteIdList
+    output: OutputOptions
 
-def _plain_items(
-    directory: str, sources: list[SourceFile], facts: Mapping[str, FileFacts], *, bucketed: bool, file_format: str
-) -> list[PlanItem]:
-    """Insert-only tables: one file a bucket if the table is bucketed, else one file in all; one even without rows."""
-    formats = {facts[s.path].format for s in sources} or {file_format}
-    if len(formats) > 1:
-        raise UnsupportedData(f"files of several formats in one place: {', '.join(sorted(formats))}")
-    grouped = _by_bucket(sources) if bucketed and sources else {0: sources}
-    (common_format,) = formats
-    return [
-        PlanItem(
+    def rows(
+        self, directory: str, sources: Mapping[int, list[SourceFile]], deletes: Mapping[int, list[SourceFile]]
+    ) -> list[PlanItem]:
+        """One item a bucket; one even with no rows at all, because a base without a visible file is none to Trino."""
+        return [
+            self._striped(
+                ItemKind.ROWS,
+                f"{directory}/{bucket_file(bucket)}",
+                bucket,
+                sources.get(bucket, ()),
+                deletes.get(bucket, ()),
+            )
+            for bucket in sorted(sources) or [0]
+        ]
+
+    def delete_events(self, directory: str, deletes: Mapping[int, list[SourceFile]]) -> list[PlanItem]:
+        return [
+            PlanItem(
+                kind=ItemKind.DELETES,
+                output=f"{directory}/{bucket_file(bucket)}",
+                bucket=bucket,
+                sources=tuple(files),
+                parts=key_ranges(mark for f in files for mark in self.deletes.marks.get(f.path, ())),
+                compression=self.output.codec_of(None),
+            )
+            for bucket, files in sorted(deletes.items())
+        ]
+
+    def plain(self, directory: str, sources: list[SourceFile], *, bucketed: bool) -> list[PlanItem]:
+        """Insert-only tables: one file a bucket if the table is bucketed, else one in all; one even without rows."""
+        formats = {self.facts[s.path].format for s in sources} or {self.output.file_format}
+        if len(formats) > 1:
+            raise UnsupportedData(f"files of several formats in one place: {', '.join(sorted(formats))}")
+        grouped = by_bucket(sources) if bucketed and sources else {0: sources}
+        (file_format,) = formats
+        if file_format == "orc":
+            return [
+                self._striped(ItemKind.PLAIN, f"{directory}/{insert_only_file(bucket)}", bucket, files, ())
+                for bucket, files in sorted(grouped.items())
+            ]
+        items: list[PlanItem] = []
+        for bucket, files in sorted(grouped.items()):
+            for number, alike in enumerate(self._by_template(files)):
+                # Readers take a file's bucket from its name; without buckets the numbers mean nothing.
+                place = (bucket, number) if bucketed else (number, 0)
+                items.append(self._joined(directory, place, alike, file_format))
+        return items
+
+    def _by_template(self, files: Iterable[SourceFile]) -> list[list[SourceFile]]:
+        grouped: dict[bytes, list[SourceFile]] = {}
+        for file in files:
+            grouped.setdefault(self.facts[file.path].template, []).append(file)
+        return list(grouped.values()) or [[]]
+
+    def _joined(
+        self, directory: str, place: tuple[int, int], files: Sequence[SourceFile], file_format: str
+    ) -> PlanItem:
+        """place: bucket, and number of the file in it."""
+        bucket, copy = place
+        first = self.facts[files[0].path] if files else None
+        suffix, skipped = (first.suffix, first.skipped) if first is not None else ("", (0, 0))
+        return PlanItem(
             kind=ItemKind.PLAIN,
-            output=f"{directory}/{insert_only_file(bucket)}",
+            output=f"{directory}/{insert_only_file(bucket, copy=copy, suffix=suffix)}",
             bucket=bucket,
             sources=tuple(files),
-            format=common_format,
+            format=file_format,
+            skipped=skipped,
         )
-        for bucket, files in sorted(grouped.items())
-    ]
 
-
-def _data_sources(
-    depth: Depth, state: DirectoryState, listing: Listing, facts: Mapping[str, FileFacts], *, full_acid: bool
-) -> list[SourceFile]:
-    """Files with rows in reading order: originals or base first, then the deltas by write id and statement."""
-    sources: list[SourceFile] = []
-    if depth is Depth.MAJOR:
-        sources += _sources(state.originals, facts, write_id=0, statement_id=0, full_acid=full_acid)
-        if state.base is not None:
-            files = listing.data_files(state.base.name)
-            sources += _sources(files, facts, write_id=state.base.write_id, statement_id=0, full_acid=full_acid)
-    for delta in state.insert_deltas:
-        files = listing.data_files(delta.name)
-        sources += _sources(
-            files, facts, write_id=delta.min_write_id, statement_id=max(delta.statement_id, 0), full_acid=full_acid
+    def _striped(
+        self,
+        kind: ItemKind,
+        output: str,
+        bucket: int,
+        sources: Sequence[SourceFile],
+        deletes: Sequence[SourceFile],
+    ) -> PlanItem:
+        template = self._template(sources)
+        digest = b"" if template is None else self.facts[sources[template].path].template
+        parts = parts_of(
+            [self._striped_source(s, digest, hit=bool(deletes)) for s in sources],
+            self.write_ids,
+            acid=kind is ItemKind.ROWS,
+            max_files=self.output.max_files,
         )
-    return sources
+        codec = None if template is None else self.facts[sources[template].path].compression
+        copies = any(run.use is StripeUse.COPY for part in parts for run in part.runs)
+        return PlanItem(
+            kind=kind,
+            output=output,
+            bucket=bucket,
+            sources=tuple(sources),
+            deletes=tuple(deletes),
+            parts=parts,
+            template=template,
+            compression=codec if copies and codec is not None else self.output.codec_of(codec),
+        )
 
+    def _striped_source(self, source: SourceFile, digest: bytes, *, hit: bool) -> StripedSource:
+        """digest: of the item's template. hit: the item has delete files."""
+        facts = self.facts[source.path]
+        return StripedSource(
+            stripes=facts.stripes,
+            fits=bool(digest) and facts.template == digest and source.synthetic is None,
+            hits=self.deletes.hits.get(source.path) if hit else (0,) * len(facts.stripes),
+            end=source.synthetic_end,
+        )
 
-def _delete_sources(state: DirectoryState, listing: Listing, facts: Mapping[str, FileFacts]) -> list[SourceFile]:
-    return [
-        SourceFile(path=f.path, size=f.size, rows=facts[f.path].rows)
-        for delta in state.delete_deltas
-        for f in listing.data_files(delta.name)
-    ]
-
-
-def _sources(
-    files: Iterable[ListedFile],
-    facts: Mapping[str, FileFacts],
-    *,
-    write_id: int,
-    statement_id: int,
-    full_acid: bool,
-) -> list[SourceFile]:
-    """Files of one directory; those without ACID columns get the row ids that Hive gives them."""
-    listed = list(files)
-    plain = [(f, facts[f.path].rows) for f in listed if full_acid and not facts[f.path].acid]
-    ids = synthetic_ids(plain, write_id=write_id, statement_id=statement_id)
-    sources = [SourceFile(path=f.path, size=f.size, rows=facts[f.path].rows, synthetic=ids.get(f.path)) for f in listed]
-    return sorted(sources, key=lambda s: s.synthetic.first_row_id if s.synthetic else 0)
-
-
-def _by_bucket(sources: Iterable[SourceFile]) -> dict[int, list[SourceFile]]:
-    grouped: dict[int, list[SourceFile]] = {}
-    for source in sources:
-        parsed = parse_bucket(source.path.rpartition("/")[2])
-        if source.synthetic is not None:
-            bucket = decode_bucket(source.synthetic.bucket)
-        elif parsed is not None:
-            bucket = parsed.bucket
-        else:
-            raise UnsupportedData(
-                f"{source.path}: the name does not tell the bucket", hint="rename the file to 00000N_0 or bucket_0000N"
-            )
-        grouped.setdefault(bucket, []).append(source)
-    return grouped
+    def _template(self, sources: Sequence[SourceFile]) -> int | None:
+        """The source whose template has the most bytes that can be copied, among those with the output's columns."""
+        weights: dict[bytes, int] = {}
+        first: dict[bytes, int] = {}
+        for position, source in enumerate(sources):
+            facts = self.facts[source.path]
+            copyable = sum(s.size for s in facts.stripes if s.trusted)
+            if copyable and source.synthetic is None and facts.row_type == self.row_type:
+                weights[facts.template] = weights.get(facts.template, 0) + copyable
+                first.setdefault(facts.template, position)
+        return first[max(weights, key=weights.__getitem__)] if weights else None
 
 
 def _output_type(facts: Iterable[FileFacts], table_type: HiveType) -> HiveType:
-    """The files' own type when they all agree, so that nothing is converted; else the table's."""
+    """The data files' own type when they all agree, so that nothing is converted; else the table's.
+
+    Columns match by position: a renamed column keeps its values, and a file with fewer columns has nulls in the rest.
+    """
     found = {f.row_type for f in facts}
     if not found:
         return table_type

@@ -8,21 +8,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compactor.acid.directory import DirectoryState, Listing, Snapshot, directory_state
+from compactor.acid.directory import DirectoryState, ListedFile, Listing, Snapshot, directory_state
 from compactor.acid.layout import Base, Delta, parse_directory
 from compactor.acid.planning import (
     CompactionPlan,
     Depth,
     FileFacts,
+    OutputOptions,
     Refusal,
     files_of,
     plan_compaction,
     worth_doing,
 )
 from compactor.acid.schema import struct_of
+from compactor.acid.snapshot import ValidWriteIdList
+from compactor.acid.sources import by_bucket, delete_sources, delta_sources, originals_and_base
+from compactor.acid.stripes import PART_EVENTS, DeleteFacts
 from compactor.jobs.parquet import parquet_facts
-from compactor.orc.reader import orc_facts
+from compactor.orc import orc_proto_pb2 as pb
+from compactor.orc.delete_facts import hits, marks
+from compactor.orc.facts import orc_facts
 from compactor.storage.filesystem import FileSystem, open_location
+from compactor.storage.readahead import read_ahead
 
 _FORMATS = {
     "org.apache.hadoop.hive.ql.io.orc.OrcInputFormat": "orc",
@@ -35,7 +42,9 @@ class CompactionTarget:
     """A table or partition as the planner needs to know it.
 
     location: as the metastore stores it. columns: (name, Hive type) without partition columns. input_format: class
-    name of the storage descriptor.
+    name of the storage descriptor. codec, recompress, max_num_delta: as in `OutputOptions`; codec is the table's
+    `orc.compress`, recompress its `compactor.recompress` or the installation's, max_num_delta the installation's
+    `worker.max_num_delta`.
     """
 
     name: str
@@ -44,6 +53,9 @@ class CompactionTarget:
     input_format: str
     full_acid: bool
     bucketed: bool
+    codec: int = pb.ZLIB
+    recompress: int | None = None
+    max_num_delta: int = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +86,39 @@ def read_facts(target: CompactionTarget, surveyed: Survey, depth: Depth) -> dict
     file_format, table_type = _compacted_format(target), struct_of(target.columns)
     if file_format is None:
         return {}
-    facts: dict[str, FileFacts] = {}
-    for file in files_of(depth, surveyed.state, surveyed.listing):
+
+    def facts_of(file: ListedFile) -> FileFacts:
         path = f"{surveyed.root}/{file.path}"
-        facts[file.path] = (
-            orc_facts(surveyed.fs, path) if file_format == "orc" else parquet_facts(surveyed.fs, path, table_type)
-        )
-    return facts
+        if file_format == "orc":
+            return orc_facts(surveyed.fs, path)
+        return parquet_facts(surveyed.fs, path, table_type)
+
+    files = files_of(depth, surveyed.state, surveyed.listing)
+    return {file.path: facts for file, facts in zip(files, read_ahead(facts_of, files), strict=True)}
+
+
+def read_delete_facts(
+    surveyed: Survey, facts: Mapping[str, FileFacts], depth: Depth, write_ids: ValidWriteIdList
+) -> DeleteFacts:
+    """What the keys of a full-ACID target's delete files say, as far as a plan of this depth asks.
+
+    A major asks where deletes fall, a minor where to cut when they are more than one task sorts. Raises CorruptFile.
+    """
+    deletes = by_bucket(delete_sources(surveyed.state, surveyed.listing, facts))
+    if depth is Depth.MINOR:
+        large = [files for files in deletes.values() if sum(f.rows for f in files) > PART_EVENTS]
+        paths = {file.path: len(facts[file.path].stripes) for files in large for file in files}
+        return DeleteFacts(marks=marks(surveyed.fs, surveyed.root, paths))
+    data = by_bucket(
+        originals_and_base(surveyed.state, surveyed.listing, facts, full_acid=True)
+        + delta_sources(surveyed.state, surveyed.listing, facts, full_acid=True)
+    )
+    counted: dict[str, tuple[int, ...]] = {}
+    for bucket in data.keys() & deletes.keys():
+        stripes = {s.path: facts[s.path].stripes for s in data[bucket] if s.synthetic is None}
+        paths = {file.path: len(facts[file.path].stripes) for file in deletes[bucket]}
+        counted |= hits(surveyed.fs, surveyed.root, stripes, paths, write_ids)
+    return DeleteFacts(hits=counted)
 
 
 def plan(
@@ -97,7 +135,7 @@ def plan(
     txn_id: the compactor's transaction, part of the output's name. facts: of `read_facts`, when they are there already;
     None: read them. Raises CorruptFile for damaged files, UnsupportedData for files that cannot be joined.
     """
-    refusal = worth_doing(depth, surveyed.state)
+    refusal = worth_doing(depth, surveyed.state, surveyed.listing)
     if refusal is not None:
         return refusal
     file_format = _compacted_format(target)
@@ -107,6 +145,7 @@ def plan(
     table_type = struct_of(target.columns)
     if facts is None:
         facts = read_facts(target, surveyed, depth)
+    deletes = read_delete_facts(surveyed, facts, depth, snapshot.write_ids) if target.full_acid else None
     made = plan_compaction(
         depth,
         surveyed.state,
@@ -118,7 +157,13 @@ def plan(
         txn_id=txn_id,
         full_acid=target.full_acid,
         bucketed=target.bucketed,
-        file_format=file_format,
+        output=OutputOptions(
+            file_format=file_format,
+            codec=target.codec,
+            recompress=target.recompress,
+            max_files=target.max_num_delta,
+        ),
+        deletes=deletes,
     )
     twin = _twin(made, surveyed.listing, snapshot)
     if twin is not None:

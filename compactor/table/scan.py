@@ -27,7 +27,8 @@ from compactor.acid.snapshot import ValidWriteIdList
 from compactor.errors import NoSuchObject, UnsupportedData
 from compactor.metastore.catalog import Partition, Table
 from compactor.orc.deletes import DeleteSet
-from compactor.orc.reader import Int64Array, OrcSource, orc_facts
+from compactor.orc.facts import orc_facts
+from compactor.orc.reader import Int64Array, OrcSource
 from compactor.orc.types import arrow_type
 from compactor.storage.filesystem import FileSystem, FilesystemOf
 from compactor.storage.parquet import parquet_batches, parquet_rows

@@ -17,7 +17,8 @@ from compactor.acid.snapshot import ValidWriteIdList
 from compactor.errors import CorruptFile, PathNotFound, UnsupportedData
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.assembler import AcidStats, FileAssembler, acid_template
-from compactor.orc.reader import Keys, OrcSource, orc_facts, read_keys
+from compactor.orc.facts import orc_facts
+from compactor.orc.reader import Keys, OrcSource, read_keys
 from tests.orc.acid_files import FS, ROW, event_table, insert, source, write_events, write_plain
 
 _B0 = 536870912

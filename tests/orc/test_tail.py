@@ -16,8 +16,8 @@ from compactor.acid.snapshot import ValidWriteIdList
 from compactor.errors import CompactorError, CorruptFile
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.assembler import AcidStats, FileAssembler, acid_template
-from compactor.orc.reader import OrcSource, orc_facts
-from compactor.orc.rewrite import _key_bounds
+from compactor.orc.facts import orc_facts
+from compactor.orc.reader import OrcSource
 from compactor.orc.tail import read_tail
 from tests.fixtures.hive_tables import unpack
 from tests.orc.acid_files import FS, ROW, event_table, insert, write_events
@@ -72,7 +72,6 @@ def read_everything(path: Path) -> None:
     orc_facts(FS, str(path))
     with OrcSource(FS, str(path)) as source:
         for stripe in range(source.stripes):
-            _key_bounds(source, stripe)
             source.keys(stripe).visible(_ALL)
             source.rows(stripe, source.tail.row_type)
 

@@ -6,7 +6,16 @@ import pytest
 
 from compactor.acid.directory import ListedFile, Listing, Snapshot, directory_state
 from compactor.acid.layout import encode_bucket
-from compactor.acid.planning import CompactionPlan, Depth, FileFacts, ItemKind, files_of, plan_compaction, worth_doing
+from compactor.acid.planning import (
+    CompactionPlan,
+    Depth,
+    FileFacts,
+    ItemKind,
+    OutputOptions,
+    files_of,
+    plan_compaction,
+    worth_doing,
+)
 from compactor.acid.schema import HiveType, parse_type
 from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
 from compactor.errors import UnsupportedData
@@ -27,7 +36,7 @@ def write_ids(high: int) -> ValidWriteIdList:
 def refusal(depth: Depth, *paths: str) -> str | None:
     listing = listed(*paths)
     snapshot = Snapshot(txns=ValidTxnList(high_water=99), write_ids=write_ids(50))
-    found = worth_doing(depth, directory_state(listing, snapshot, whole_ranges=True))
+    found = worth_doing(depth, directory_state(listing, snapshot, whole_ranges=True), listing)
     return None if found is None else found.reason
 
 
@@ -66,7 +75,7 @@ def plan(
         txn_id=77,
         full_acid=full_acid,
         bucketed=bucketed,
-        file_format=file_format,
+        output=OutputOptions(file_format=file_format),
     )
 
 
@@ -109,7 +118,7 @@ def test_a_refusal_says_what_was_found() -> None:
 def test_a_refusal_tells_whether_something_is_left_for_the_cleaner() -> None:
     listing = listed(_B1, _D1)
     snapshot = Snapshot(txns=ValidTxnList(high_water=99), write_ids=write_ids(50))
-    found = worth_doing(Depth.MAJOR, directory_state(listing, snapshot))
+    found = worth_doing(Depth.MAJOR, directory_state(listing, snapshot), listing)
     assert found is not None
     assert found.leftovers
 

@@ -1,0 +1,46 @@
+"""What Trino reads wrongly and without a word, and which compaction cures it. Pure.
+
+1. Trino looks for the deletes of `bucket_00000_0` in files named `bucket_00000`, without the attempt id that Hive 4
+   writes; the file that it does not find counts as no deletes, and deleted rows come back (trinodb/trino#31302). Every
+   compaction that rewrites the delete deltas cures it, a minor one is enough: our names have no attempt ids.
+2. Trino finds bases by listing files. A base without a visible one, as TRUNCATE and a DELETE of everything leave it, is
+   none to Trino, and what the base replaced is read until the cleaner has removed it. Only a major compaction cures it:
+   its base always has a file.
+"""
+
+from __future__ import annotations
+
+from compactor.acid.directory import DirectoryState, Listing
+from compactor.acid.layout import is_hidden, parse_bucket
+
+
+def trino_blind(state: DirectoryState, listing: Listing) -> str:
+    """Why Trino shows rows that are gone, for people; empty when it reads what Hive reads."""
+    return unseen_base(state, listing) or unseen_deletes(state, listing)
+
+
+def unseen_deletes(state: DirectoryState, listing: Listing) -> str:
+    """Case 1, cured by a minor or a major compaction: which delete files Trino does not find; empty: none."""
+    for delta in state.delete_deltas:
+        for file in listing.data_files(delta.name):
+            parsed = parse_bucket(file.name)
+            if parsed is not None and parsed.attempt is not None:
+                return f"Trino does not find the deletes in {file.path}, whose name has an attempt id"
+    return ""
+
+
+def unseen_base(state: DirectoryState, listing: Listing) -> str:
+    """Case 2, cured by a major compaction: the base that Trino does not see; empty: it sees it, or would miss nothing.
+
+    Without obsolete entries nothing on disk is older than the base, so there is nothing that could be read instead. A
+    file of no bytes is enough for Trino.
+    """
+    if state.base is None or not state.obsolete:
+        return ""
+    prefix = f"{state.base.name}/"
+    seen = any(
+        f.path.startswith(prefix) and not any(map(is_hidden, f.path[len(prefix) :].split("/"))) for f in listing.files
+    )
+    return (
+        "" if seen else f"Trino does not see {state.base.name}, which has no visible file, and reads what it replaced"
+    )

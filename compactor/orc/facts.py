@@ -1,0 +1,147 @@
+"""What the tails of ORC files say about them and their stripes, for the plan.
+
+Two rules let a plan trust a tail. Hive's streaming ingest writes stripes without row indexes whose statistics count no
+values, so a stripe's statistics must count all its rows. And `hive.acid.key.index` must have one ascending entry a
+stripe. Sources: Hive `OrcRecordUpdater` (key index, streaming), `OrcRawRecordMerger.discoverKeyBounds`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import pairwise
+
+from compactor.acid.layout import flush_length_file
+from compactor.acid.records import Operation, RowId
+from compactor.acid.schema import HiveType
+from compactor.acid.sources import FileFacts
+from compactor.acid.stripes import StripeFacts
+from compactor.errors import CorruptFile, PathNotFound, UnsupportedData
+from compactor.orc import orc_proto_pb2 as pb
+from compactor.orc.assembler import Template
+from compactor.orc.reader import OrcSource
+from compactor.orc.tail import OrcTail, stripe_length
+from compactor.storage.filesystem import FileSystem
+
+_OPERATION, _WRITE_ID, _BUCKET, _ROW_ID, _CURRENT = 1, 2, 3, 4, 5
+_BELOW = -(1 << 62)
+_LENGTH_BYTES = 8
+
+
+def orc_facts(fs: FileSystem, path: str) -> FileFacts:
+    """What a plan needs to know of a file, from its tail alone; of a streaming file, of its committed part.
+
+    Raises PathNotFound, CorruptFile; UnsupportedData for encrypted columns, which nobody here has the keys of.
+    """
+    try:
+        source = OrcSource(fs, path)
+    except CorruptFile:
+        if _nothing_committed(fs, path):
+            return FileFacts(rows=0, row_type=HiveType("struct"), acid=True)
+        raise
+    with source:
+        tail = source.tail
+    if is_encrypted(tail):
+        raise UnsupportedData(
+            f"{path} has encrypted columns, whose keys the compactor does not have",
+            hint="compact the table with an engine that has the keys",
+        )
+    return FileFacts(
+        rows=tail.rows,
+        row_type=tail.row_type,
+        acid=tail.is_acid,
+        stripes=stripe_facts(tail),
+        template=template_digest(Template.of(tail)),
+        compression=tail.postscript.compression,
+    )
+
+
+def stripe_facts(tail: OrcTail) -> tuple[StripeFacts, ...]:
+    """One entry a stripe; the last row ids come from the key index, everything else from the column statistics."""
+    if not tail.is_acid:
+        return tuple(
+            StripeFacts(rows=s.number_of_rows, size=stripe_length(s), trusted=_is_indexed(tail, at))
+            for at, s in enumerate(tail.footer.stripes)
+        )
+    lasts = _ascending(tail.key_index())
+    return tuple(_acid_stripe(tail, at, lasts) for at in range(len(tail.footer.stripes)))
+
+
+def template_digest(template: Template) -> bytes:
+    """Equal for two templates exactly when they are equal, whichever process asks."""
+    compared = [(f.name, getattr(template, f.name)) for f in fields(template) if f.compare]
+    return hashlib.blake2b(repr(compared).encode(), digest_size=16).digest()
+
+
+def is_encrypted(tail: OrcTail) -> bool:
+    """Some columns can only be read with a key (ORC v1 specification, "Column Encryption")."""
+    return tail.footer.HasField("encryption") or any(s.encrypted_local_keys for s in tail.footer.stripes)
+
+
+def _acid_stripe(tail: OrcTail, at: int, lasts: Sequence[RowId] | None) -> StripeFacts:
+    stripe = tail.footer.stripes[at]
+    indexed = _is_indexed(tail, at)
+    columns = tail.metadata.stripe_stats[at].col_stats if indexed else ()
+    first = _lower_bound(columns) if indexed else None
+    if first is not None and lasts is not None and at > 0:
+        # A file is sorted, so a stripe begins after the end of the one before it.
+        before = lasts[at - 1]
+        first = max(first, RowId(before.write_id, before.bucket, before.row_id + 1))
+    operation = _range(columns, _OPERATION)
+    return StripeFacts(
+        rows=stripe.number_of_rows,
+        size=stripe_length(stripe),
+        trusted=indexed and first is not None and lasts is not None,
+        first=first,
+        last=None if lasts is None else lasts[at],
+        write_ids=_range(columns, _CURRENT),
+        inserts_only=operation == (Operation.INSERT, Operation.INSERT),
+    )
+
+
+def _is_indexed(tail: OrcTail, at: int) -> bool:
+    """The stripe has row indexes and statistics of every row."""
+    if not tail.footer.row_index_stride or at >= len(tail.metadata.stripe_stats):
+        return False
+    columns = tail.metadata.stripe_stats[at].col_stats
+    return bool(columns) and columns[0].number_of_values == tail.footer.stripes[at].number_of_rows
+
+
+def _lower_bound(columns: Sequence[pb.ColumnStatistics]) -> RowId | None:
+    """A row id at or below the first one: exact as far as the columns before it have a single value."""
+    low: list[int] = []
+    for column in (_WRITE_ID, _BUCKET, _ROW_ID):
+        bounds = _range(columns, column)
+        if bounds is None:
+            return None
+        low.append(bounds[0])
+        if bounds[0] != bounds[1]:
+            break
+    return RowId(*(low + [_BELOW] * (3 - len(low))))
+
+
+def _range(columns: Sequence[pb.ColumnStatistics], column: int) -> tuple[int, int] | None:
+    """(minimum, maximum) of an integer column; None when the statistics do not tell."""
+    if not columns:
+        return None
+    found = columns[column].int_statistics
+    return (found.minimum, found.maximum) if found.HasField("minimum") and found.HasField("maximum") else None
+
+
+def _ascending(index: Sequence[RowId] | None) -> Sequence[RowId] | None:
+    """The key index, unless its entries do not ascend or are no row ids."""
+    if index is None or any(a >= b for a, b in pairwise(index)):
+        return None
+    return index if all(abs(n) < -_BELOW for k in index for n in (k.write_id, k.bucket, k.row_id)) else None
+
+
+def _nothing_committed(fs: FileSystem, path: str) -> bool:
+    """A streaming writer says 0 before its first commit, or was stopped while it said so (OrcRecordUpdater)."""
+    try:
+        with fs.open(flush_length_file(path)) as lengths:
+            raw = bytes(lengths.read())
+    except PathNotFound:
+        return False
+    whole = len(raw) // _LENGTH_BYTES * _LENGTH_BYTES
+    return int.from_bytes(raw[whole - _LENGTH_BYTES : whole], "big") == 0 if whole else True
