@@ -105,9 +105,9 @@ def bucket_file(bucket: int) -> str:
     return f"bucket_{bucket:05d}"
 
 
-def insert_only_file(bucket: int) -> str:
-    """`000003_0`, the name of files in insert-only tables (AcidUtils.ORIGINAL_PATTERN)."""
-    return f"{bucket:06d}_0"
+def insert_only_file(bucket: int, *, copy: int = 0, suffix: str = "") -> str:
+    """`000003_0`, `000003_0_copy_1.gz`: names in insert-only tables (AcidUtils.ORIGINAL_PATTERN, …_COPY)."""
+    return f"{bucket:06d}_0{f'_copy_{copy}' if copy else ''}{suffix}"
 
 
 def flush_length_file(name: str) -> str:
