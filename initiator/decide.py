@@ -4,6 +4,7 @@
 2. `breaker`: did the last attempts all fail, so that another one would only burn resources?
 3. `thresholds`: the installation's limits, overridden by the table's.
 4. `decide`: aborted writes first, then size, then number of deltas; every comparison is strict, as Hive's is.
+5. `decide_for_trino`: what Trino would read wrong until it is compacted, which Hive's rules know nothing of.
 
 Every outcome carries a sentence with the measured values, for `explain`, the history and the log.
 Sources: Hive `InitiatorBase` (isEligibleForCompaction, checkForCompaction, determineCompactionType), `TableOptimizer`,
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 
 from compactor.acid.directory import DirectoryState, Listing
 from compactor.acid.planning import Depth
+from compactor.acid.trino import unseen_base, unseen_deletes
 from compactor.errors import ConfigError
 
 NO_AUTO_COMPACTION = "no_auto_compaction"
@@ -228,6 +230,15 @@ def decide(measured: Measurements, limits: Thresholds) -> Initiate | Skip:
         reason=f"{measured.deltas} deltas ≤ {limits.delta_num}, {size}"
         + ("" if math.isnan(share) else f" ≤ {_percent(limits.delta_pct)}")
     )
+
+
+def decide_for_trino(state: DirectoryState, listing: Listing) -> Initiate | None:
+    """The compaction that makes Trino read what Hive reads; None when it does already."""
+    if reason := unseen_base(state, listing):
+        return Initiate(depth=Depth.MAJOR, reason=reason)
+    if reason := unseen_deletes(state, listing):
+        return Initiate(depth=Depth.MINOR, reason=reason)
+    return None
 
 
 def _no_auto_compaction(facts: ObjectFacts) -> Skip | None:

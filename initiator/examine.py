@@ -6,25 +6,30 @@ decision too: not initiated, with the error as the reason. Only a metastore that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from compactor.acid.directory import Snapshot, directory_state
+from compactor.acid.planning import Depth
+from compactor.acid.price import Price
 from compactor.acid.snapshot import ValidTxnList
 from compactor.errors import ConfigError, FormatError, NoSuchObject, StorageError
+from compactor.metastore.calibration import known_rates
 from compactor.metastore.candidates import Candidate, has_active
 from compactor.metastore.catalog import Table, get_database, get_partition, get_table
-from compactor.metastore.compaction import CompactionState
+from compactor.metastore.compaction import CompactionState, CompactionType
 from compactor.metastore.database import Database
-from compactor.metastore.history import recent_outcomes
+from compactor.metastore.history import CompactionFilter, recent_outcomes, show_compactions
 from compactor.metastore.writeids import valid_write_ids
 from compactor.settings import Settings
 from compactor.storage.filesystem import FilesystemOf
+from initiator.choose import Opinions, choose
 from initiator.decide import (
     AbortFacts,
     BreakerLimits,
     Decision,
     DidNotInitiate,
+    Initiate,
     Measurements,
     ObjectFacts,
     PastCompaction,
@@ -32,6 +37,7 @@ from initiator.decide import (
     Thresholds,
     breaker,
     decide,
+    decide_for_trino,
     decide_on_aborts,
     eligible,
     measure,
@@ -39,6 +45,12 @@ from initiator.decide import (
 )
 
 POOL_PROPERTY = "hive.compactor.worker.pool"
+
+TYPES = {Depth.MINOR: CompactionType.MINOR, Depth.MAJOR: CompactionType.MAJOR}
+_DONE = frozenset({CompactionState.READY_FOR_CLEANING, CompactionState.SUCCEEDED, CompactionState.REFUSED})
+
+PricesOf = Callable[[Database, Table, str | None, Snapshot], Mapping[Depth, Price]]
+"""Prices of the compactions that are worth doing on a table or partition, for a snapshot `for_compaction`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +71,17 @@ class Examination:
 
 @dataclass(frozen=True, kw_only=True)
 class Examiner:
-    """Examines candidates for one cycle. txns: the cycle's snapshot; now_ms: the database's clock at its start."""
+    """Examines candidates for one cycle. txns: the cycle's snapshot; now_ms: the database's clock at its start.
+
+    prices_of: asked when prices decide, and only about what Hive's thresholds are exceeded by.
+    """
 
     db: Database
     filesystem_of: FilesystemOf
     settings: Settings
     txns: ValidTxnList
     now_ms: int
+    prices_of: PricesOf
 
     def examine(self, candidate: Candidate) -> Examination:
         """Decide about one candidate, in the order of Hive's checks; MetastoreError when the database fails."""
@@ -137,6 +153,39 @@ class Examiner:
         filesystem, path = self.filesystem_of(location)
         listing = filesystem.listing(path)
         write_ids = valid_write_ids(self.db, candidate.table, self.txns).for_compaction()
-        state = directory_state(listing, Snapshot(txns=self.txns, write_ids=write_ids), whole_ranges=True)
+        snapshot = Snapshot(txns=self.txns, write_ids=write_ids)
+        state = directory_state(listing, snapshot, whole_ranges=True)
         measured = measure(state, listing)
-        return decide(measured, own), measured
+        hive = decide(measured, own)
+        trino = decide_for_trino(state, listing) if limits.trino_safe else None
+        if trino is not None and self._was_done(candidate, trino.depth, write_ids.high_water):
+            trino = None
+        cost = self._choose(candidate, table, hive, measured, snapshot) if limits.choose == "cost" else None
+        return Opinions(hive=hive, cost=cost, trino=trino).verdict(), measured
+
+    def _choose(
+        self, candidate: Candidate, table: Table, hive: Initiate | Skip, measured: Measurements, snapshot: Snapshot
+    ) -> Initiate | Skip:
+        if isinstance(hive, Skip):
+            return hive
+        prices = self.prices_of(self.db, table, candidate.partition, snapshot)
+        scans = self.settings.initiator.expected_scans
+        return choose(hive, prices, measured, known_rates(self.db), scans=scans)
+
+    def _was_done(self, candidate: Candidate, depth: Depth, high_water: int) -> bool:
+        """Such a compaction was published or refused and nothing was written since: another one would change nothing.
+
+        A refusal that came before the worker's snapshot has no write id: such a table is never compacted.
+        """
+        filters = CompactionFilter(
+            database=candidate.table.database,
+            table=candidate.table.table,
+            partition=candidate.partition,
+            type=TYPES[depth],
+        )
+        return any(
+            row.partition == candidate.partition
+            and row.state in _DONE
+            and (row.highest_write_id or high_water) >= high_water
+            for row in show_compactions(self.db, filters=filters)
+        )

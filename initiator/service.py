@@ -24,7 +24,6 @@ from typing import assert_never
 
 import structlog
 
-from compactor.acid.planning import Depth
 from compactor.metastore.candidates import AbortThresholds, Candidate
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import Compaction, CompactionRequest, CompactionState, CompactionType
@@ -39,7 +38,7 @@ from compactor.settings import MetricsSettings, Settings
 from compactor.storage.filesystem import FilesystemOf
 from initiator.candidates import FULL_SCAN_INTERVAL_S, pages, since
 from initiator.decide import DidNotInitiate, Initiate, Measurements, Skip
-from initiator.examine import Examination, Examiner
+from initiator.examine import TYPES, Examination, Examiner, PricesOf
 
 _log = structlog.get_logger(__name__)
 
@@ -109,7 +108,8 @@ class Initiator:
     """Runs cycles; `compactor.service.loop` decides when.
 
     filesystem_of: opens a metastore location. host: this machine's name as it stands in worker ids. version: of this
-    program, for the queue. process_is_alive: whether a process id of this machine runs. clock: monotonic seconds.
+    program, for the queue. prices_of: what `choose = cost` decides by; planning is not the initiator's business.
+    process_is_alive: whether a process id of this machine runs. clock: monotonic seconds.
     """
 
     def __init__(
@@ -121,6 +121,7 @@ class Initiator:
         host: str,
         version: str,
         *,
+        prices_of: PricesOf,
         process_is_alive: Callable[[int], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -130,6 +131,7 @@ class Initiator:
         self._metrics = metrics
         self._host = host
         self._version = version
+        self._prices_of = prices_of
         self._process_is_alive = process_is_alive or _process_is_alive
         self._clock = clock
         self._looked_for_dead_workers = False
@@ -153,6 +155,7 @@ class Initiator:
                 settings=self._settings,
                 txns=valid_txn_list(self._db),
                 now_ms=started_ms,
+                prices_of=self._prices_of,
             )
             tally = _Tally()
             with ThreadPoolExecutor(self._settings.initiator.threads, thread_name_prefix="initiator") as pool:
@@ -212,7 +215,7 @@ class Initiator:
 
     def _request(self, examination: Examination, decision: Initiate, tally: _Tally) -> None:
         candidate = examination.candidate
-        kind = _type_of(decision.depth)
+        kind = TYPES[decision.depth]
         outcome = request_compaction(
             self._db,
             CompactionRequest(
@@ -326,13 +329,3 @@ def _newest_outcome(db: Database, candidate: Candidate) -> Compaction | None:
         if row.partition == candidate.partition and row.state not in _QUEUED
     ]
     return max(rows, key=lambda row: row.id, default=None)
-
-
-def _type_of(depth: Depth) -> CompactionType:
-    match depth:
-        case Depth.MAJOR:
-            return CompactionType.MAJOR
-        case Depth.MINOR:
-            return CompactionType.MINOR
-        case _:
-            assert_never(depth)

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from compactor.acid.directory import DirectoryState, ListedFile, Listing
-from compactor.acid.layout import parse_bucket
-from compactor.acid.planning import CompactionPlan, FileFacts, ItemKind, PlanItem
+from compactor.acid.layout import Delta, parse_bucket, parse_directory
+from compactor.acid.planning import CompactionPlan, Depth, FileFacts, ItemKind, PlanItem
 from compactor.acid.stripes import StripeUse
 
 OPEN_BYTES = 4 << 20
@@ -106,10 +106,11 @@ def price(plan: CompactionPlan, state: DirectoryState, listing: Listing, facts: 
     """
     files = _files(state, listing, facts)
     compacted = _compacted_work(files.values())
-    merged = {source.path for item in plan.items for source in (*item.sources, *item.deletes)}
-    left = {path: file for path, file in files.items() if path not in merged}
-    outputs = [_output(item, files) for item in plan.items]
-    directories = len({path.partition("/")[0] if "/" in path else "" for path in left}) + len(plan.directories)
+    replaced = _replaced_deltas(plan, state)
+    left = (
+        [] if plan.depth is Depth.MAJOR else [f for path, f in files.items() if path.partition("/")[0] not in replaced]
+    )
+    directories = 0 if plan.depth is Depth.MAJOR else _directories(state) - len(replaced)
     used = _Used()
     for item in plan.items:
         used = used.plus(item, facts)
@@ -125,7 +126,11 @@ def price(plan: CompactionPlan, state: DirectoryState, listing: Listing, facts: 
         + sum(d.rows for i in data for d in i.deletes),
         tasks=sum(max(len(i.parts), 1) for i in plan.items),
         before=_scan(files.values(), directories=_directories(state), compacted_work=compacted),
-        after=_scan([*left.values(), *outputs], directories=directories, compacted_work=compacted),
+        after=_scan(
+            [*left, *(_output(item, files) for item in plan.items)],
+            directories=directories + len(plan.directories),
+            compacted_work=compacted,
+        ),
     )
 
 
@@ -184,6 +189,16 @@ def _file(listed: ListedFile, facts: Mapping[str, FileFacts], *, deletes: bool) 
     # Some formats do not tell how many rows a file has: -1.
     rows = None if known is None or known.rows < 0 else known.rows
     return _File(bucket=0 if parsed is None else parsed.bucket, size=listed.size, rows=rows, deletes=deletes)
+
+
+def _replaced_deltas(plan: CompactionPlan, state: DirectoryState) -> set[str]:
+    """Names of the deltas whose write ids an output covers: not all of them when there are too many for one minor."""
+    outputs = [entry for entry in map(parse_directory, plan.directories) if isinstance(entry, Delta)]
+    return {
+        delta.name
+        for delta in state.deltas
+        if any(o.min_write_id <= delta.min_write_id and delta.max_write_id <= o.max_write_id for o in outputs)
+    }
 
 
 def _output(item: PlanItem, files: Mapping[str, _File]) -> _File:

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 
 _FARTHEST = math.log(50)
 """No number goes farther from its default than by this factor, whatever was recorded."""
+_SHORTEST_S = 0.001
+"""Less is not measured."""
 _TOLERANCE = 0.25
 """Error from which on a job weighs less."""
 _TRUST = 0.25
 """Weight of a default, where that of a job is 1: it may well be wrong by a factor of e²."""
-_ROUNDS, _SWEEPS = 40, 60
+_ROUNDS, _SETTLED = 40, 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +68,13 @@ def fit(costs: Sequence[JobCost]) -> Rates:
     Gauss-Newton steps in the logarithms of the three times relative to their defaults, each with weights from the
     errors of the step before (iteratively reweighted least squares, M-estimator after Huber 1964).
     """
-    rows = [_row(c) for c in costs if c.seconds > 0]
+    rows = [_row(c) for c in costs]
     logs = [0.0, 0.0, 0.0]
     for _ in range(_ROUNDS if rows else 0):
         step = _step(rows, logs)
         logs = [min(max(x + min(max(d, -1), 1), -_FARTHEST), _FARTHEST) for x, d in zip(logs, step, strict=True)]
+        if max(map(abs, step)) < _SETTLED:
+            break
     return Rates(
         overhead_s=DEFAULTS.overhead_s * math.exp(logs[0]),
         copy=DEFAULTS.copy * math.exp(-logs[1]),
@@ -85,7 +89,9 @@ _Row = tuple[tuple[float, float, float], float]
 
 def _row(cost: JobCost) -> _Row:
     encode = DEFAULTS.encode * at_work(cost.tasks, cost.cores)
-    return (DEFAULTS.overhead_s, cost.bytes_copied / DEFAULTS.copy, cost.bytes_encoded / encode), cost.seconds
+    return (DEFAULTS.overhead_s, cost.bytes_copied / DEFAULTS.copy, cost.bytes_encoded / encode), max(
+        cost.seconds, _SHORTEST_S
+    )
 
 
 def _step(rows: Sequence[_Row], logs: Sequence[float]) -> list[float]:
@@ -107,11 +113,15 @@ def _step(rows: Sequence[_Row], logs: Sequence[float]) -> list[float]:
 
 
 def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
-    """A positive definite system by Gauss-Seidel sweeps."""
-    found = [0.0] * len(right)
-    for _ in range(_SWEEPS):
-        for i, row in enumerate(matrix):
-            found[i] = (right[i] - sum(a * x for j, (a, x) in enumerate(zip(row, found, strict=True)) if j != i)) / row[
-                i
-            ]
+    """A positive definite system by elimination, which needs no pivoting there."""
+    size = len(right)
+    for k in range(size):
+        for i in range(k + 1, size):
+            ratio = matrix[i][k] / matrix[k][k]
+            right[i] -= ratio * right[k]
+            for j in range(k, size):
+                matrix[i][j] -= ratio * matrix[k][j]
+    found = [0.0] * size
+    for i in reversed(range(size)):
+        found[i] = (right[i] - sum(matrix[i][j] * found[j] for j in range(i + 1, size))) / matrix[i][i]
     return found

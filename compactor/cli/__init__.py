@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from compactor.acid.partition_name import partition_values
+from compactor.acid.planning import Depth
 from compactor.cli import plan, show, trigger
 from compactor.cli.daemon import Mode, Role, run_roles
 from compactor.cli.installation import VERSION, Installation, Options
@@ -176,14 +177,18 @@ def sql_command(
 @app.command("plan")
 def plan_command(
     name: Annotated[str, typer.Argument(metavar="DB.TABLE[/PARTITION]")],
+    kind: Annotated[str | None, typer.Option("--type", help="Only this one: minor or major.")] = None,
     as_json: AsJson = False,
     config: Config = None,
     hive_site: HiveSite = None,
     assign: Assign = None,
 ) -> None:
-    """Show what a minor and a major compaction would read and write now."""
+    """Show what a minor and a major compaction would cost and bring, and which one the rules choose."""
+    if kind is not None and kind not in {"minor", "major"}:
+        raise UsageError(f"--type {kind!r} is none of minor, major")
     installation = _installation(config, hive_site, assign)
-    raise typer.Exit(plan.show_plan(installation, _console(), name, as_json=as_json))
+    depth = None if kind is None else Depth(kind)
+    raise typer.Exit(plan.show_plan(installation, _console(), name, depth=depth, as_json=as_json))
 
 
 @show_app.command("compactions")

@@ -22,6 +22,7 @@ from compactor.service.http import StatusServer
 from compactor.service.logs import configure_logging
 from compactor.service.loop import LONG_CYCLE_S, MAX_BACK_OFF_S, CycleResult, Loop
 from compactor.service.metrics import Metrics
+from compactor.service.offers import prices_of
 from compactor.service.queue_statistics import read_statistics
 from compactor.service.signals import StopRequest, stop_on_signals
 from compactor.storage.filesystem import open_location
@@ -102,6 +103,7 @@ def duties_of(
                 metrics=metrics,
                 host=installation.host,
                 version=VERSION,
+                prices_of=prices_of,
             )
             yield Duty(role=role, interval_s=settings.initiator.interval_s, cycle=initiator.run_once)
         case Role.WORKER:

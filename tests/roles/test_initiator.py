@@ -6,20 +6,26 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from cleaner.service import Cleaner
+from compactor.acid.layout import METADATA_FILE, DeltaKind, base_name, delta_name
 from compactor.errors import StorageError
+from compactor.metastore.catalog import TableName
 from compactor.metastore.catalog_write import drop_table, set_table_parameters
 from compactor.metastore.compaction import CompactionState, CompactionType
 from compactor.metastore.database import Database
 from compactor.metastore.mutex import MutexKey, mutex
-from compactor.metastore.queue import claim
+from compactor.metastore.queue import Refused, claim, finish_without_output, publish
 from compactor.metastore.txns import TxnState, abort_transactions, commit_transaction, transaction_state
 from compactor.service.metrics import DeltaCount, Metrics
+from compactor.service.offers import prices_of
 from compactor.service.queue_statistics import read_statistics
 from compactor.settings import InitiatorSettings, MetricsSettings, Settings
 from compactor.storage.filesystem import FileSystem, open_location
+from compactor.table.writer import TableWriter
 from initiator.service import Initiator
 from tests.roles.world import World
 
@@ -30,7 +36,7 @@ def initiator(world: World, **changes: Any) -> Initiator:
     """changes: settings of the section `initiator`; more than two deltas are too many unless it says otherwise."""
     section = InitiatorSettings(**{"delta_num_threshold": 2} | changes)
     settings = world.settings.model_copy(update={"initiator": section})
-    return Initiator(world.db, open_location, settings, world.metrics, "host", "1.0")
+    return Initiator(world.db, open_location, settings, world.metrics, "host", "1.0", prices_of=prices_of)
 
 
 def test_a_table_with_more_deltas_than_the_threshold_and_no_base_gets_a_major(world: World) -> None:
@@ -196,7 +202,7 @@ def test_storage_that_fails_is_recorded_and_the_cycle_goes_on(world: World) -> N
             raise StorageError("the store is down")
         return open_location(location)
 
-    role = Initiator(world.db, filesystem_of, world.settings, world.metrics, "host", "1.0")
+    role = Initiator(world.db, filesystem_of, world.settings, world.metrics, "host", "1.0", prices_of=prices_of)
     assert [r.table for r in role.run_once().requested] == [fine]
     (row,) = world.rows(CompactionState.DID_NOT_INITIATE)
     assert row.error_message == f"the store is down (hint: {StorageError.default_hint})"
@@ -343,7 +349,7 @@ def test_the_time_of_the_cycle_is_kept_only_when_it_got_to_its_end(world: World)
         raise RuntimeError(location)
 
     world.write(world.table(), times=3)
-    role = Initiator(world.db, unreachable, world.settings, world.metrics, "host", "1.0")
+    role = Initiator(world.db, unreachable, world.settings, world.metrics, "host", "1.0", prices_of=prices_of)
     with pytest.raises(RuntimeError):
         role.run_once()
     assert _last_cycle(world.db) == 0
@@ -355,7 +361,7 @@ def test_delta_counts_are_kept_for_the_metrics_until_the_object_is_cleaned(world
     table = world.table()
     world.write(table, times=3)
     crowded = world.settings.model_copy(update={"metrics": MetricsSettings(delta_metrics_threshold=3)})
-    role = Initiator(world.db, open_location, crowded, world.metrics, "host", "1.0")
+    role = Initiator(world.db, open_location, crowded, world.metrics, "host", "1.0", prices_of=prices_of)
     role.run_once()
     (shown,) = _active_deltas(world)
     assert (shown.table, shown.partition, shown.count) == ("t", "", 3)
@@ -366,12 +372,141 @@ def test_delta_counts_are_kept_for_the_metrics_until_the_object_is_cleaned(world
 
 def test_few_deltas_are_not_kept_for_the_metrics(world: World) -> None:
     world.write(world.table(), times=2)
-    Initiator(world.db, open_location, world.settings, world.metrics, "host", "1.0").run_once()
+    Initiator(world.db, open_location, world.settings, world.metrics, "host", "1.0", prices_of=prices_of).run_once()
     assert _active_deltas(world) == ()
 
 
 def _active_deltas(world: World) -> tuple[DeltaCount, ...]:
     return read_statistics(world.db, top=10, delta_threshold=1, obsolete_delta_threshold=1).active_deltas
+
+
+def delete_like_hive(world: World, table: TableName) -> str:
+    """A committed DELETE whose file has an attempt id, as Hive 4 names it; the file's path."""
+    written = world.open_write(table, kind=DeltaKind.DELETE)
+    directory = delta_name(DeltaKind.DELETE, written.write_id, written.write_id, statement_id=0)
+    file = world.location(table) / directory / "bucket_00000"
+    file.rename(file.with_name("bucket_00000_0"))
+    commit_transaction(world.db, written.txn_id)
+    return f"{directory}/bucket_00000_0"
+
+
+def compact_deletes(world: World, table: TableName) -> None:
+    """A published minor compaction of everything, with its delete events under their new name."""
+    held, txn_id, output = world.start_compaction(table, kind=CompactionType.MINOR)
+    world.put(world.location(table) / f"delete_{output}")
+    publish(world.db, held, txn_id)
+
+
+def truncate_like_hive(world: World, table: TableName) -> None:
+    """A base with nothing but the file that says so, which Trino does not see."""
+    written = world.open_write(table)
+    directory = world.location(table) / base_name(written.write_id)
+    (world.location(table) / delta_name(DeltaKind.INSERT, written.write_id, written.write_id, statement_id=0)).rename(
+        directory
+    )
+    (directory / "bucket_00000").rename(directory / METADATA_FILE)
+    commit_transaction(world.db, written.txn_id)
+
+
+def test_one_delete_that_trino_does_not_find_gets_a_minor_and_the_reason_names_it(world: World) -> None:
+    table = world.table()
+    world.put(world.location(table) / "base_0000001", 100_000)
+    world.write(table, size=1)
+    file = delete_like_hive(world, table)
+    (requested,) = initiator(world).run_once().requested
+    assert (requested.table, requested.type) == (table, CompactionType.MINOR)
+    assert file in requested.reason
+    assert "Trino" in requested.reason
+
+
+def test_what_trino_reads_wrong_is_nobodys_business_when_the_switch_says_so(world: World) -> None:
+    table = world.table()
+    delete_like_hive(world, table)
+    assert initiator(world, trino_safe=False).run_once().requested == ()
+    assert len(initiator(world).run_once().requested) == 1
+
+
+def test_a_delete_that_trino_finds_gets_nothing(world: World) -> None:
+    table = world.table()
+    world.write(table)
+    commit_transaction(world.db, world.open_write(table, kind=DeltaKind.DELETE).txn_id)
+    assert initiator(world).run_once().requested == ()
+
+
+def test_after_the_minor_trino_needs_nothing_more_before_the_cleaning_and_after_it(world: World) -> None:
+    table = world.table()
+    world.put(world.location(table) / "base_0000001", 100_000)
+    world.write(table, size=1)
+    delete_like_hive(world, table)
+    compact_deletes(world, table)
+    assert initiator(world).run_once().requested == ()
+    Cleaner(world.db, open_location, world.settings, world.metrics, "host").run_once()
+    assert initiator(world).run_once().requested == ()
+    delete_like_hive(world, table)
+    assert len(initiator(world).run_once().requested) == 1
+
+
+@pytest.mark.parametrize("kind", [CompactionType.MINOR, CompactionType.MAJOR])
+def test_a_refused_compaction_is_not_asked_for_again_until_somebody_writes(world: World, kind: CompactionType) -> None:
+    table = world.table()
+    world.write(table)
+    if kind is CompactionType.MINOR:
+        delete_like_hive(world, table)
+    else:
+        truncate_like_hive(world, table)
+    assert [r.type for r in initiator(world).run_once().requested] == [kind]
+    held = claim(world.db, worker_id="other-1.a", worker_version="0")
+    assert held is not None
+    finish_without_output(world.db, held, None, outcome=Refused(reason="such tables are never compacted"))
+    assert initiator(world).run_once().requested == ()
+
+
+def test_a_base_that_trino_does_not_see_gets_a_major_until_what_it_replaced_is_gone(world: World) -> None:
+    table = world.table()
+    world.write(table)
+    truncate_like_hive(world, table)
+    (requested,) = initiator(world).run_once().requested
+    assert (requested.type, "base_0000002" in requested.reason) == (CompactionType.MAJOR, True)
+    world.change_queue(requested.id, CQ_STATE="r", CQ_HIGHEST_WRITE_ID=2)
+    assert initiator(world).run_once().requested == ()
+
+
+def test_no_auto_compaction_holds_for_trino_too(world: World) -> None:
+    table = world.table(no_auto_compaction="true")
+    delete_like_hive(world, table)
+    assert initiator(world).run_once().requested == ()
+
+
+def orders(world: World) -> TableName:
+    """A table with four deltas and a delete that PySpark could read: prices come from real files."""
+    table = world.table()
+    writer = TableWriter(world.db, open_location, table, user="ada", host="h")
+    for first in range(0, 40, 10):
+        writer.insert(pa.table({"a": pa.array(range(first, first + 10), pa.int32())}))
+    return table
+
+
+def test_prices_decide_between_minor_and_major_when_asked_to(world: World) -> None:
+    table = orders(world)
+    (requested,) = initiator(world, choose="cost").run_once().requested
+    assert (requested.table, requested.type) == (table, CompactionType.MAJOR)
+    assert requested.reason.startswith("4 deltas > 2 and no base; in 100 scans a minor costs 0.3 core seconds")
+
+
+def test_prices_put_off_what_nobody_would_gain_by(world: World) -> None:
+    orders(world)
+    result = initiator(world, choose="cost", expected_scans=1).run_once()
+    assert (result.candidates, result.skipped, result.requested) == (1, 1, ())
+    assert len(initiator(world, expected_scans=1).run_once().requested) == 1
+
+
+def test_many_deletes_make_a_major_due_whatever_it_costs(world: World) -> None:
+    table = orders(world)
+    writer = TableWriter(world.db, open_location, table, user="ada", host="h")
+    writer.delete(pc.field("a").isin([1, 11, 21, 31]))
+    (requested,) = initiator(world, choose="cost", expected_scans=1).run_once().requested
+    assert requested.type is CompactionType.MAJOR
+    assert "4 delete events on 40 rows ≥ 10%" in requested.reason
 
 
 def test_initiators_in_several_threads_make_one_request(world: World) -> None:
@@ -397,7 +532,7 @@ def test_initiators_in_two_processes_make_one_request(world: World) -> None:
 
 def _one_cycle(settings: Settings) -> None:
     db = Database.connect(settings.database_url)
-    Initiator(db, open_location, settings, Metrics(version="test"), "host", "1.0").run_once()
+    Initiator(db, open_location, settings, Metrics(version="test"), "host", "1.0", prices_of=prices_of).run_once()
     db.dispose()
 
 

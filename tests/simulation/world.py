@@ -21,6 +21,7 @@ from compactor.metastore.compaction import Compaction, CompactionRequest, Compac
 from compactor.metastore.database import Database
 from compactor.metastore.schema import TXNS, init_db
 from compactor.service.metrics import Metrics
+from compactor.service.offers import prices_of
 from compactor.service.signals import StopRequest
 from compactor.settings import Settings
 from compactor.storage.filesystem import open_location
@@ -166,6 +167,7 @@ class World:
             metrics=self.metrics,
             host=HOST,
             version="0",
+            prices_of=prices_of,
         )
 
     def compactions(self) -> list[Compaction]:

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from compactor.acid.directory import ListedFile, Listing, Snapshot, directory_state
+from compactor.acid.directory import DirectoryState, ListedFile, Listing, Snapshot, directory_state
 from compactor.acid.planning import Depth
+from compactor.acid.price import Price, Scan
+from compactor.acid.rates import DEFAULTS as RATES
 from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
 from compactor.errors import ConfigError
+from initiator.choose import Opinions, choose
 from initiator.decide import (
     AbortFacts,
     BreakerLimits,
@@ -20,6 +23,7 @@ from initiator.decide import (
     Thresholds,
     breaker,
     decide,
+    decide_for_trino,
     decide_on_aborts,
     eligible,
     measure,
@@ -38,12 +42,16 @@ def listing(sizes: Mapping[str, int]) -> Listing:
     )
 
 
-def measured(sizes: Mapping[str, int], *, high_water: int = 100) -> Measurements:
+def seen(sizes: Mapping[str, int], *, high_water: int = 100) -> tuple[DirectoryState, Listing]:
     found = listing(sizes)
     snapshot = Snapshot(
         txns=ValidTxnList(high_water=1000), write_ids=ValidWriteIdList(table="db.t", high_water=high_water)
     )
-    return measure(directory_state(found, snapshot, whole_ranges=True), found)
+    return directory_state(found, snapshot, whole_ranges=True), found
+
+
+def measured(sizes: Mapping[str, int], *, high_water: int = 100) -> Measurements:
+    return measure(*seen(sizes, high_water=high_water))
 
 
 def deltas(count: int, size: int, *, first: int = 2) -> dict[str, int]:
@@ -252,3 +260,166 @@ def test_without_a_retry_time_the_breaker_stays_open_for_good(never: float) -> N
 def test_the_breakers_reason_does_not_change_with_time() -> None:
     past = [failed(2000), failed(1000)]
     assert breaker(past, LIMITS, now_ms=3000) == breaker(past, LIMITS, now_ms=DAY_MS)
+
+
+def test_deletes_that_trino_does_not_find_need_a_minor_and_the_reason_names_a_file() -> None:
+    file = "delete_delta_0000002_0000002_0000/bucket_00000_0"
+    wish = decide_for_trino(*seen(BASE | {file: 10}))
+    assert wish is not None
+    assert wish.depth is Depth.MINOR
+    assert file in wish.reason
+
+
+def test_deletes_under_a_name_that_trino_finds_need_nothing() -> None:
+    files = BASE | {"delete_delta_0000002_0000002_v0000009/bucket_00000": 10}
+    assert decide_for_trino(*seen(files | {"delta_0000003_0000003_0000/bucket_00000_0": 10})) is None
+
+
+def test_deletes_that_are_compacted_already_or_not_yet_to_be_compacted_need_nothing() -> None:
+    deletes = BASE | {"delete_delta_0000002_0000002_0000/bucket_00000_0": 10}
+    assert decide_for_trino(*seen(deletes | {"delete_delta_0000002_0000002_v0000009/bucket_00000": 10})) is None
+    assert decide_for_trino(*seen(deletes, high_water=1)) is None
+
+
+TRUNCATED = {"base_0000005/_metadata_acid": 20}
+
+
+def test_a_base_that_trino_does_not_see_needs_a_major_while_older_directories_are_there() -> None:
+    wish = decide_for_trino(*seen(TRUNCATED | deltas(1, 10)))
+    assert wish is not None
+    assert wish.depth is Depth.MAJOR
+    assert "base_0000005" in wish.reason
+    assert decide_for_trino(*seen(TRUNCATED | {"000000_0": 10})) is not None
+    assert decide_for_trino(*seen(TRUNCATED | BASE)) is not None
+
+
+def test_a_base_with_a_file_of_no_bytes_or_with_nothing_older_needs_nothing() -> None:
+    assert decide_for_trino(*seen(TRUNCATED | deltas(1, 10) | {"base_0000005/bucket_00000": 0})) is None
+    assert decide_for_trino(*seen(TRUNCATED)) is None
+    assert decide_for_trino(*seen(TRUNCATED | deltas(1, 10, first=6))) is None
+
+
+def test_a_base_that_trino_does_not_see_comes_before_its_deletes() -> None:
+    wish = decide_for_trino(*seen(TRUNCATED | deltas(1, 10) | {"delete_delta_0000006_0000006_0000/bucket_00000_0": 1}))
+    assert wish is not None
+    assert wish.depth is Depth.MAJOR
+
+
+MINOR = Initiate(depth=Depth.MINOR, reason="11 deltas > 10")
+MAJOR = Initiate(depth=Depth.MAJOR, reason="delta bytes are 12 % of the base > 10 %")
+NOTHING = Skip(reason="1 deltas ≤ 10")
+NO_BASE = measured(deltas(11, 1))
+SMALL_DELTAS = measured({"base_0000001/bucket_00000": 1_000_000} | deltas(11, 1))
+GB = 1 << 30
+
+
+def offer(*, copied: int = 0, encoded: int = 0, saved: int = GB, rows: int = 1_000_000, events: int = 0) -> Price:
+    """A price whose compaction spares each scan so many bytes."""
+    before = Scan(directories=9, files=9, bytes=10 * GB, delete_events=0, opens=0, compacted_work=GB)
+    after = Scan(directories=1, files=1, bytes=10 * GB - saved, delete_events=0, opens=0, compacted_work=GB)
+    return Price(
+        bytes_copied=copied,
+        bytes_encoded=encoded,
+        stripes_copied=0,
+        stripes_decoded=0,
+        stripes_coalesced=0,
+        rows_in=rows,
+        delete_events=events,
+        tasks=1,
+        before=before,
+        after=after,
+    )
+
+
+SCATTERED = {
+    # One deleted row in a thousand: every stripe of the base has some, so a major encodes all of them anew.
+    Depth.MINOR: offer(copied=50 << 20, encoded=1 << 20, saved=44 << 20, rows=100_000, events=10_000),
+    Depth.MAJOR: offer(encoded=10 * GB, saved=56 << 20, rows=10_000_000, events=10_000),
+}
+
+
+def test_scattered_deletes_get_a_minor_and_the_reason_tells_both_prices() -> None:
+    decision = choose(MAJOR, SCATTERED, SMALL_DELTAS, RATES, scans=100)
+    assert isinstance(decision, Initiate)
+    assert decision.depth is Depth.MINOR
+    assert decision.reason.startswith(f"{MAJOR.reason}; in 100 scans a minor costs ")
+    assert ", a major costs 613.9 core seconds and saves 97.9" in decision.reason
+
+
+def test_with_enough_readers_the_major_is_worth_its_price() -> None:
+    decision = choose(MAJOR, SCATTERED, SMALL_DELTAS, RATES, scans=10_000)
+    assert isinstance(decision, Initiate)
+    assert decision.depth is Depth.MAJOR
+
+
+def test_a_major_that_costs_and_brings_the_same_is_preferred() -> None:
+    same = {Depth.MINOR: offer(copied=GB), Depth.MAJOR: offer(copied=GB)}
+    for prices in (same, dict(reversed(same.items()))):
+        decision = choose(MINOR, prices, NO_BASE, RATES, scans=100)
+        assert isinstance(decision, Initiate)
+        assert decision.depth is Depth.MAJOR
+
+
+def test_nothing_is_asked_for_that_costs_more_than_it_brings() -> None:
+    decision = choose(MAJOR, {Depth.MAJOR: offer(encoded=GB, saved=1 << 20)}, SMALL_DELTAS, RATES, scans=10)
+    assert isinstance(decision, Skip)
+    assert decision.reason.startswith(f"put off: {MAJOR.reason}")
+
+
+def test_a_major_is_put_off_only_until_a_tenth_of_the_rows_is_deleted() -> None:
+    def asked(events: int) -> Initiate | Skip:
+        prices = {
+            Depth.MINOR: offer(copied=GB),
+            Depth.MAJOR: offer(encoded=100 * GB, rows=1_000_000, events=events),
+        }
+        return choose(MINOR, prices, SMALL_DELTAS, RATES, scans=1)
+
+    assert isinstance(asked(99_999), Initiate)
+    assert asked(99_999).reason.startswith("11 deltas > 10; in 1 scans")
+    assert asked(100_000) == Initiate(
+        depth=Depth.MAJOR, reason="11 deltas > 10; 100000 delete events on 1000000 rows ≥ 10%"
+    )
+
+
+def test_a_major_is_put_off_only_until_the_deltas_are_half_as_large_as_the_base() -> None:
+    prices = {Depth.MINOR: offer(copied=GB), Depth.MAJOR: offer(encoded=100 * GB)}
+    at_last = choose(MAJOR, prices, measured(BASE | deltas(1, 500)), RATES, scans=100)
+    assert at_last == Initiate(depth=Depth.MAJOR, reason=f"{MAJOR.reason}; delta bytes are 50% of the base ≥ 50%")
+    before = choose(MAJOR, prices, measured(BASE | deltas(1, 499)), RATES, scans=100)
+    assert isinstance(before, Initiate)
+    assert before.depth is Depth.MINOR
+
+
+def test_what_only_the_cleaner_can_do_is_asked_for_as_hive_does() -> None:
+    assert choose(MAJOR, {}, SMALL_DELTAS, RATES, scans=100) == MAJOR
+
+
+def test_prices_do_not_ask_for_what_is_below_hives_thresholds() -> None:
+    assert choose(NOTHING, SCATTERED, SMALL_DELTAS, RATES, scans=10_000) == NOTHING
+
+
+FOR_DELETES = Initiate(depth=Depth.MINOR, reason="Trino does not find a file")
+FOR_BASE = Initiate(depth=Depth.MAJOR, reason="Trino does not see the base")
+
+
+@pytest.mark.parametrize(
+    ("hive", "cost", "trino", "depth"),
+    [
+        (MINOR, None, None, Depth.MINOR),
+        (MAJOR, MINOR, None, Depth.MINOR),
+        (MAJOR, NOTHING, None, None),
+        (NOTHING, None, None, None),
+        (NOTHING, None, FOR_DELETES, Depth.MINOR),
+        (NOTHING, NOTHING, FOR_BASE, Depth.MAJOR),
+        (MINOR, None, FOR_DELETES, Depth.MINOR),
+        (MAJOR, None, FOR_DELETES, Depth.MAJOR),
+        (MAJOR, MINOR, FOR_BASE, Depth.MAJOR),
+    ],
+)
+def test_a_verdict_follows_the_price_where_it_counts_and_always_does_what_trino_needs(
+    hive: Initiate | Skip, cost: Initiate | Skip | None, trino: Initiate | None, depth: Depth | None
+) -> None:
+    verdict = Opinions(hive=hive, cost=cost, trino=trino).verdict()
+    assert (verdict.depth if isinstance(verdict, Initiate) else None) is depth
+    if trino is not None:
+        assert trino.reason in verdict.reason

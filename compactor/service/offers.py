@@ -1,0 +1,67 @@
+"""What a minor and a major compaction of a place would do now, with their prices; nothing is touched.
+
+`compactor plan` shows it, and an initiator with `choose = cost` decides by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compactor.acid.directory import Snapshot
+from compactor.acid.planning import CompactionPlan, Depth, FileFacts, Refusal
+from compactor.acid.price import Price, Scan, price, scan_of
+from compactor.jobs.planner import CompactionTarget, Survey, plan, read_facts, survey
+from compactor.metastore.catalog import Table
+from compactor.metastore.compaction import CompactionType
+from compactor.metastore.database import Database
+from compactor.service.targets import compaction_target, why_never_compacted
+
+DEPTHS = (Depth.MINOR, Depth.MAJOR)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A compaction that is worth doing."""
+
+    plan: CompactionPlan
+    price: Price
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offers:
+    """scan: a full scan as things are. of: what each depth would do, or why it would be refused."""
+
+    scan: Scan
+    of: Mapping[Depth, Offer | Refusal]
+
+    @property
+    def prices(self) -> dict[Depth, Price]:
+        """Those that are worth doing."""
+        return {depth: made.price for depth, made in self.of.items() if isinstance(made, Offer)}
+
+
+def offers(target: CompactionTarget, surveyed: Survey, snapshot: Snapshot) -> Offers:
+    """Plan both depths from tails that are read once; raises as `plan` does."""
+    facts = read_facts(target, surveyed, Depth.MAJOR)
+    made = {depth: _offer(target, surveyed, snapshot, depth, facts) for depth in DEPTHS}
+    return Offers(scan=scan_of(surveyed.state, surveyed.listing, facts), of=made)
+
+
+def prices_of(db: Database, table: Table, partition: str | None, snapshot: Snapshot) -> dict[Depth, Price]:
+    """What the initiator asks: prices of what is worth doing; empty for what is never compacted."""
+    if any(why_never_compacted(table, kind, partition) for kind in (CompactionType.MINOR, CompactionType.MAJOR)):
+        return {}
+    target = compaction_target(db, table, partition)
+    return offers(target, survey(target, snapshot), snapshot).prices
+
+
+def _offer(
+    target: CompactionTarget, surveyed: Survey, snapshot: Snapshot, depth: Depth, facts: Mapping[str, FileFacts]
+) -> Offer | Refusal:
+    # The transaction that would compact does not exist yet; its id only decides the output's name.
+    txn_id = snapshot.txns.high_water + 1
+    made = plan(target, surveyed, snapshot, depth, txn_id=txn_id, facts=facts)
+    if isinstance(made, Refusal):
+        return made
+    return Offer(plan=made, price=price(made, surveyed.state, surveyed.listing, facts))
