@@ -155,7 +155,11 @@ def plan_compaction(
     items: list[PlanItem] = []
     directories: list[str] = []
     make = ItemMaker(
-        facts=facts, deletes=deletes or DeleteFacts(), row_type=row_type, write_ids=write_ids, output=output
+        facts=facts,
+        deletes=deletes or DeleteFacts(),
+        row_type=row_type,
+        write_ids=write_ids,
+        output=output or OutputOptions(),
     )
     if not full_acid:
         items += make.plain(directory, sources, bucketed=bucketed)
