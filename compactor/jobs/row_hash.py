@@ -7,7 +7,7 @@ defence against an adversary. Memory: some multiples of 8 bytes a value, and of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ _NULL = np.uint64(0x9E3779B97F4A7C15)
 _WEIGHT = np.uint64(0x5851F42D4C957F2D)
 _LENGTH = np.uint64(0xD6E8FEB86659FD93)
 _BYTES_AT_ONCE = 4 << 20
+_FIRST_BYTES = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
+"""Masks of the first n bytes of a little-endian word."""
 _Int64 = npt.NDArray[np.int64]
 
 
@@ -83,37 +85,45 @@ def _fixed(array: pa.Array) -> Hashes:
 
 
 def _lists(offsets: pa.Array, items: Hashes) -> Hashes:
-    return _folded(offsets.to_numpy().astype(np.int64), lambda start, stop: items[start:stop])
+    bounds = offsets.to_numpy().astype(np.int64)
+    return _folded(np.diff(bounds), items[bounds[0] : bounds[-1]])
 
 
 def _texts(array: pa.Array) -> Hashes:
     _, offsets_buffer, data = array.buffers()
+    result: Hashes = np.zeros(len(array), dtype=np.uint64)
     if not len(array) or offsets_buffer is None:
-        return np.zeros(len(array), dtype=np.uint64)
-    offsets = np.frombuffer(offsets_buffer, dtype="<i4")[array.offset : array.offset + len(array) + 1]
+        return result
+    offsets = np.frombuffer(offsets_buffer, dtype="<i4")[array.offset : array.offset + len(array) + 1].astype(np.int64)
     raw = np.frombuffer(data if data is not None else b"", dtype=np.uint8)
-    # A byte is not 0 after this, so that a longer text of zeros is another text.
-    return _folded(offsets.astype(np.int64), lambda start, stop: raw[start:stop].astype(np.uint64) + np.uint64(1))
-
-
-def _folded(offsets: _Int64, items: Callable[[int, int], Hashes]) -> Hashes:
-    """One hash of each range [offsets[i], offsets[i + 1]) of items: a polynomial of them, and of their number.
-
-    items: the values from start to stop; fetched in stretches of `_BYTES_AT_ONCE`, or of one range if that is longer.
-    """
-    count = len(offsets) - 1
-    lengths = np.diff(offsets)
-    result: Hashes = np.zeros(count, dtype=np.uint64)
     at = 0
-    while at < count:
+    while at < len(array):
         until = int(np.searchsorted(offsets, offsets[at] + _BYTES_AT_ONCE, "right")) - 1
-        until = min(max(until, at + 1), count)
-        first, last = int(offsets[at]), int(offsets[until])
-        filled = np.flatnonzero(lengths[at:until])
-        if len(filled):
-            starts = offsets[at:until][filled] - first
-            position = np.arange(last - first) - np.repeat(starts, lengths[at:until][filled])
-            terms = mixed(items(first, last) + position.astype(np.uint64) * _WEIGHT)
-            result[at:until][filled] = np.add.reduceat(terms, starts)
+        until = min(max(until, at + 1), len(array))
+        bounds = offsets[at : until + 1]
+        result[at:until] = _folded_texts(bounds - bounds[0], raw[bounds[0] : bounds[-1]])
         at = until
-    return mixed(result + lengths.astype(np.uint64) * _LENGTH)
+    return mixed(result + np.diff(offsets).astype(np.uint64) * _LENGTH)
+
+
+def _folded_texts(offsets: _Int64, raw: npt.NDArray[np.uint8]) -> Hashes:
+    """Of texts that lie one after the other; taken as words of 8 bytes, the last one of a text filled up with zeros."""
+    lengths = np.diff(offsets)
+    counts = (lengths + 7) >> 3
+    text = np.repeat(np.arange(len(lengths)), counts)
+    within = (np.arange(len(text)) - np.repeat(np.cumsum(counts) - counts, counts)) << 3
+    padded = np.concatenate([raw, np.zeros(8, dtype=np.uint8)])
+    every_word = np.ndarray(len(raw) + 1, dtype="<u8", buffer=padded, strides=(1,))
+    words = every_word[offsets[text] + within] & _FIRST_BYTES[np.minimum(lengths[text] - within, 8)]
+    return _folded(counts, words)
+
+
+def _folded(counts: _Int64, items: Hashes) -> Hashes:
+    """One hash of each run of items; the order of a run counts. counts: lengths of the runs, which lie side by side."""
+    result: Hashes = np.zeros(len(counts), dtype=np.uint64)
+    filled = np.flatnonzero(counts)
+    if len(filled):
+        starts = (np.cumsum(counts) - counts)[filled]
+        place = (np.arange(len(items)) - np.repeat(starts, counts[filled])).astype(np.uint64)
+        result[filled] = np.add.reduceat(mixed(mixed(items) + place * _WEIGHT), starts)
+    return mixed(result + counts.astype(np.uint64) * _LENGTH)
