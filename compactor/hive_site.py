@@ -99,6 +99,7 @@ HIVE_KEYS: tuple[HiveKey, ...] = (
     _compactor("worker.pool_timeout_s", "worker.pool.timeout", "h"),
     _compactor("worker.job_queue", "job.queue"),
     _compactor("worker.run_as", "run.as.user"),
+    _compactor("worker.max_num_delta", "max.num.delta"),
     _compactor("worker.gather_stats", "gather.stats"),
     _compactor("cleaner.on", "cleaner.on"),
     _compactor("cleaner.interval_s", "cleaner.run.interval", "ms"),

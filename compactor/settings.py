@@ -121,6 +121,10 @@ class WorkerSettings(Section):
     """A request of a labelled pool waits this long for its own workers before the default pool takes it."""
     job_queue: str = ""
     """Scheduler queue (Spark on YARN: spark.yarn.queue) or Spark scheduler pool; empty: the default one."""
+    max_num_delta: PositiveCount = 500
+    """Files that one task of a compaction reads at most; a bucket of more is compacted in several, and joined."""
+    recompress: Literal["off", "none", "snappy", "lz4", "zlib", "zstd"] = "off"
+    """Codec of ORC files whose stripes are all encoded anew anyway (table property compactor.recompress); off: as they were."""
     run_as: str = ""
     """User to record as the one who ran the compaction; empty: the owner of the table's directory."""
     verify: Literal["standard", "full"] = "standard"

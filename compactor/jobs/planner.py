@@ -6,7 +6,7 @@ Shared by the worker and by `compactor plan`, so that what is shown is what woul
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from compactor.acid.directory import DirectoryState, ListedFile, Listing, Snapshot, directory_state
 from compactor.acid.layout import Base, Delta, parse_directory
@@ -44,7 +44,7 @@ class CompactionTarget:
     location: as the metastore stores it. columns: (name, Hive type) without partition columns. input_format: class
     name of the storage descriptor. codec, recompress, max_num_delta: as in `OutputOptions`; codec is the table's
     `orc.compress`, recompress its `compactor.recompress` or the installation's, max_num_delta the installation's
-    `worker.max_num_delta`.
+    `worker.max_num_delta`. properties: of the table.
     """
 
     name: str
@@ -56,6 +56,7 @@ class CompactionTarget:
     codec: int = pb.ZLIB
     recompress: int | None = None
     max_num_delta: int = 500
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,24 @@ from compactor.metastore import catalog
 from compactor.metastore.catalog import Table
 from compactor.metastore.compaction import CompactionType
 from compactor.metastore.database import Database
+from compactor.orc.compression import compression_kind
+from compactor.settings import WorkerSettings
+
+RECOMPRESS = "compactor.recompress"
+"""Table property: codec of ORC files whose stripes are all encoded anew anyway; `off`: the one they had."""
 
 
-def compaction_target(db: Database, table: Table, partition: str | None) -> CompactionTarget:
+def compaction_target(
+    db: Database, table: Table, partition: str | None, *, worker: WorkerSettings | None = None
+) -> CompactionTarget:
     """The target of a compaction of `table`, or of its partition named in Hive's form.
 
     Files are matched to the table's columns, not to the partition's, which may lag behind after ALTER TABLE: what was
-    written since has the table's. Raises NoSuchObject for an unknown partition and for a view.
+    written since has the table's. worker: None: the defaults. Raises NoSuchObject for an unknown partition and for a
+    view, UnsupportedData for a table property that names no codec.
     """
+    limits = worker or WorkerSettings()
+    recompress = table.parameters.get(RECOMPRESS, limits.recompress)
     place = table.location
     name = str(table.name)
     if partition is not None:
@@ -30,6 +40,10 @@ def compaction_target(db: Database, table: Table, partition: str | None) -> Comp
         input_format=table.input_format,
         full_acid=table.is_full_acid,
         bucketed=bool(table.bucket_columns),
+        codec=compression_kind(table.parameters.get("orc.compress", "ZLIB")),
+        recompress=None if recompress.lower() == "off" else compression_kind(recompress),
+        max_num_delta=limits.max_num_delta,
+        properties=table.parameters,
     )
 
 

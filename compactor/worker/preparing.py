@@ -137,7 +137,7 @@ class Preparing:
             reason = why_never_compacted(table, claim.type, claim.partition)
             if reason:
                 return Refusal(reason=reason, leftovers=False)
-            target = compaction_target(self._db, table, claim.partition)
+            target = compaction_target(self._db, table, claim.partition, worker=self._settings.worker)
         except NoSuchObject as error:
             return Refusal(reason=error.message, leftovers=False)
         depth = Depth.MAJOR if claim.type is CompactionType.MAJOR else Depth.MINOR
