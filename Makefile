@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check fast slow format lock proto clean
+.PHONY: help demo test check fast slow bench format lock proto clean
 
 help: ## What there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
@@ -33,6 +33,10 @@ fast: $(READY) ## The tests that need neither Spark nor another process
 
 slow: $(READY) ## The tests that do
 	@$(PYTEST) -q -n 2 --dist loadscope -m slow
+
+BENCH_OPTIONS = $(if $(DIRECTORY),--directory $(DIRECTORY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SPARK_ROUNDS),--spark-rounds $(SPARK_ROUNDS)) $(if $(SCALE),--scale $(SCALE)) $(if $(MISSING),--missing)
+bench: $(READY) ## Ratios against cp and PySpark into benchmarks/results.md (an hour; CASES="minor daemon", DIRECTORY=…)
+	@$(BIN)/python -m benchmarks $(BENCH_OPTIONS) $(CASES)
 
 format: $(READY) ## Format and mend what can be mended
 	@$(BIN)/ruff format --quiet .

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("compactor", "initiator", "cleaner")
+PACKAGES = ("compactor", "initiator", "cleaner", "benchmarks")
 MODULE_LINES, FUNCTION_LINES = 400, 70
 GENERATED = {"orc_proto_pb2.py"}
 SOURCES = sorted(p for package in PACKAGES for p in (ROOT / package).rglob("*.py") if p.name not in GENERATED)
