@@ -91,4 +91,4 @@ def _gain(price: Price, scans: int) -> float:
 
 
 def _cost(price: Price, rates: Rates) -> float:
-    return rates.seconds(bytes_copied=price.bytes_copied, bytes_encoded=price.bytes_encoded, tasks=1, cores=1)
+    return rates.predict([price], cores=1)

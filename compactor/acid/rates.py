@@ -14,6 +14,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from compactor.acid.price import Price
+
 _FARTHEST = math.log(50)
 """No number goes farther from its default than by this factor, whatever was recorded."""
 _SHORTEST_S = 0.001
@@ -38,6 +40,17 @@ class JobCost:
     cores: int
     seconds: float
 
+    @classmethod
+    def of(cls, prices: Sequence[Price], *, cores: int, seconds: float) -> JobCost:
+        """What a job took that carried out all of these compactions."""
+        return cls(
+            bytes_copied=sum(p.bytes_copied for p in prices),
+            bytes_encoded=sum(p.bytes_encoded for p in prices),
+            tasks=sum(p.tasks for p in prices),
+            cores=cores,
+            seconds=seconds,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
@@ -51,6 +64,13 @@ class Rates:
     def seconds(self, *, bytes_copied: int, bytes_encoded: int, tasks: int, cores: int) -> float:
         """How long a job will take."""
         return self.overhead_s + bytes_copied / self.copy + bytes_encoded / (self.encode * at_work(tasks, cores))
+
+    def predict(self, prices: Sequence[Price], *, cores: int) -> float:
+        """How long one job will take that carries out all of these compactions."""
+        job = JobCost.of(prices, cores=cores, seconds=0)
+        return self.seconds(
+            bytes_copied=job.bytes_copied, bytes_encoded=job.bytes_encoded, tasks=job.tasks, cores=cores
+        )
 
 
 DEFAULTS = Rates()

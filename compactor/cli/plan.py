@@ -86,9 +86,6 @@ class _PlanRow:
         if isinstance(made, Refusal):
             return cls(compaction=depth.value, verdict=f"refused: {made.reason}")
         price = made.price
-        seconds = rates.seconds(
-            bytes_copied=price.bytes_copied, bytes_encoded=price.bytes_encoded, tasks=price.tasks, cores=cores
-        )
         return cls(
             compaction=depth.value,
             verdict="worth doing",
@@ -101,7 +98,7 @@ class _PlanRow:
             stripes_copied=price.stripes_copied,
             stripes_decoded=price.stripes_decoded,
             stripes_coalesced=price.stripes_coalesced,
-            predicted_seconds=round(seconds, 3),
+            predicted_seconds=round(rates.predict([price], cores=cores), 3),
             output=made.plan.directories,
             after=_Reading.of(price.after),
         )

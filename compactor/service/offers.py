@@ -44,7 +44,9 @@ class Offers:
 def offers(target: CompactionTarget, surveyed: Survey, snapshot: Snapshot) -> Offers:
     """Plan both depths from tails that are read once; raises as `plan` does."""
     facts = read_facts(target, surveyed, Depth.MAJOR)
-    made = {depth: _offer(target, surveyed, snapshot, depth, facts) for depth in DEPTHS}
+    # The transaction that would compact does not exist yet; its id only decides the output's name.
+    txn_id = snapshot.txns.high_water + 1
+    made = {depth: offer(target, surveyed, snapshot, depth, txn_id=txn_id, facts=facts) for depth in DEPTHS}
     return Offers(scan=scan_of(surveyed.state, surveyed.listing, facts), of=made)
 
 
@@ -56,12 +58,18 @@ def prices_of(db: Database, table: Table, partition: str | None, snapshot: Snaps
     return offers(target, survey(target, snapshot), snapshot).prices
 
 
-def _offer(
-    target: CompactionTarget, surveyed: Survey, snapshot: Snapshot, depth: Depth, facts: Mapping[str, FileFacts]
+def offer(
+    target: CompactionTarget,
+    surveyed: Survey,
+    snapshot: Snapshot,
+    depth: Depth,
+    *,
+    txn_id: int,
+    facts: Mapping[str, FileFacts] | None = None,
 ) -> Offer | Refusal:
-    # The transaction that would compact does not exist yet; its id only decides the output's name.
-    txn_id = snapshot.txns.high_water + 1
-    made = plan(target, surveyed, snapshot, depth, txn_id=txn_id, facts=facts)
+    """A plan with its price; arguments and errors as of `plan`."""
+    known = read_facts(target, surveyed, depth) if facts is None else facts
+    made = plan(target, surveyed, snapshot, depth, txn_id=txn_id, facts=known)
     if isinstance(made, Refusal):
         return made
-    return Offer(plan=made, price=price(made, surveyed.state, surveyed.listing, facts))
+    return Offer(plan=made, price=price(made, surveyed.state, surveyed.listing, known))

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from compactor.acid.rates import JobCost
 from compactor.cli import main
 from compactor.cli.installation import Installation, Options
+from compactor.cli.plan import show_plan
 from compactor.cli.render import print_error, say
 from compactor.cli.trigger import sql_prompt
 from compactor.errors import UsageError
 from compactor.metastore import catalog_write, queue
+from compactor.metastore.calibration import record_cost
 from compactor.metastore.catalog import Column, SortColumn, TableName
 from compactor.metastore.compaction import CompactionRequest, CompactionState, CompactionType
 from compactor.metastore.database import Database
@@ -189,6 +192,123 @@ def test_a_plan_of_a_table_without_transactions_is_refused(world: World, run: Ru
     catalog_write.create_table(world.db, plain, columns=[Column(name="id", type="int")])
     (minor, major) = run("plan", "default.plain", "--json").json["plans"]
     assert minor["verdict"] == major["verdict"] == "refused: default.plain is not transactional"
+
+
+def scattered(world: World) -> None:
+    """Twelve deltas, and deletes in every one of them."""
+    world.create_table()
+    for first in range(0, 120, 10):
+        world.insert({n: f"item {n}" for n in range(first, first + 10)})
+    world.delete(*range(0, 120, 10))
+
+
+def test_a_plan_shows_both_compactions_side_by_side(world: World, run: Run) -> None:
+    scattered(world)
+    answer = run("plan", "default.orders", "--json").json
+    (minor, major) = answer["plans"]
+    assert (minor["compaction"], major["compaction"]) == ("minor", "major")
+    assert answer["now"]["directories"] == answer["now"]["files"] == 13
+    assert answer["now"]["delete_events"] == minor["delete_events"] == major["delete_events"] == 12
+    assert (minor["after"]["directories"], major["after"]["directories"]) == (2, 1)
+    assert major["after"]["read_amplification"] == 1.0
+    assert 1.0 < minor["after"]["read_amplification"] < answer["now"]["read_amplification"]
+    for row in (minor, major):
+        stripes = row["stripes_copied"] + row["stripes_decoded"] + row["stripes_coalesced"]
+        assert (stripes, row["rows_in"]) == (12, 120)
+        assert row["bytes_copied"] + row["bytes_encoded"] > 0
+        assert row["predicted_seconds"] >= 0.3
+    shown = run("plan", "default.orders").out
+    for line in ("bytes copied", "bytes re-encoded", "stripes decoded", "predicted time", "read amplification"):
+        assert line in shown
+
+
+def test_a_plan_of_one_type_shows_that_one_only(world: World, run: Run) -> None:
+    scattered(world)
+    assert [p["compaction"] for p in run("plan", "default.orders", "--type", "minor", "--json").json["plans"]] == [
+        "minor"
+    ]
+    shown = run("plan", "default.orders", "--type", "major").out
+    assert "major: worth doing, writes base_" in shown
+    assert "minor: " not in shown
+    assert run("plan", "default.orders", "--type", "rebalance").code == USAGE
+
+
+def test_a_plan_that_is_refused_says_why_and_still_shows_what_a_scan_reads(world: World, run: Run) -> None:
+    world.create_table()
+    world.insert({1: "one"})
+    shown = run("plan", "default.orders").out
+    assert "minor: refused: nothing to gain from a minor compaction: no base, 1 delta(s)" in shown
+    assert "major: refused: nothing to gain from a major compaction: no base, 1 delta(s)" in shown
+    assert "read amplification" in shown
+    assert "predicted time" not in shown
+
+
+def test_a_plan_tells_what_the_initiator_then_asks_for(world: World, run: Run) -> None:
+    scattered(world)
+    choices = run("plan", "default.orders", "--json").json["choices"]
+    assert choices["hive"] == {"compaction": "major", "reason": "13 deltas > 10 and no base"}
+    (requested,) = world.initiate().requested
+    assert choices["initiator"] == {"compaction": requested.type.name.lower(), "reason": requested.reason}
+    assert "The price asks for a major: 13 deltas > 10 and no base; 12 delete events on 120 rows" in (
+        run("plan", "default.orders").out
+    )
+
+
+def test_prices_count_for_the_initiator_of_a_plan_only_when_the_settings_say_so(world: World, run: Run) -> None:
+    scattered(world)
+    set_to_cost = ("--set", "initiator.choose=cost")
+    hive, cost = (run("plan", "default.orders", "--json", *more).json["choices"] for more in ((), set_to_cost))
+    assert hive["initiator"] == hive["hive"]
+    assert cost["initiator"] == cost["cost"] == hive["cost"]
+
+
+def test_a_plan_says_what_trino_reads_wrong(world: World, run: Run) -> None:
+    world.create_table()
+    world.insert({1: "one"})
+    world.delete(1)
+    (deletes,) = world.root.glob("warehouse/orders/delete_delta_*/bucket_00000")
+    deletes.rename(deletes.with_name("bucket_00000_0"))
+    choices = run("plan", "default.orders", "--json").json["choices"]
+    assert (choices["trino"]["compaction"], choices["initiator"]["compaction"]) == ("minor", "minor")
+    assert "Trino needs a minor: Trino does not find the deletes in" in run("plan", "default.orders").out
+    unsafe = run("plan", "default.orders", "--json", "--set", "initiator.trino_safe=false").json["choices"]
+    assert (unsafe["trino"]["compaction"], unsafe["initiator"]["compaction"]) == ("minor", None)
+
+
+def test_a_plan_predicts_from_the_jobs_of_this_installation(world: World, run: Run) -> None:
+    scattered(world)
+    before = run("plan", "default.orders")
+    assert "at default rates, as no job is recorded yet" in before.out
+    for _ in range(5):
+        record_cost(world.db, JobCost(bytes_copied=1, bytes_encoded=0, tasks=1, cores=96, seconds=7.0))
+    after = run("plan", "default.orders")
+    assert "Predicted for 96 cores, from the last 5 jobs here." in after.out
+    assert all(p["predicted_seconds"] > 3 for p in run("plan", "default.orders", "--json").json["plans"])
+
+
+def test_a_plan_touches_nothing(world: World, run: Run) -> None:
+    scattered(world)
+
+    def everything() -> dict[str, int]:
+        return {str(p): p.stat().st_mtime_ns for p in (world.root / "warehouse").rglob("*")}
+
+    before = everything()
+    assert run("plan", "default.orders").code == DONE
+    assert everything() == before
+    assert world.compactions() == []
+
+
+def test_the_table_of_a_plan_fits_on_a_terminal(world: World) -> None:
+    scattered(world)
+    said = io.StringIO()
+    installation = Installation(Options(config=None, hive_site=None, assignments=()), {})
+    assert show_plan(installation, Console(file=said, width=80), "default.orders", as_json=False) == DONE
+    installation.close()
+    lines = said.getvalue().splitlines()
+    (heading,) = (line for line in lines if line.split() == ["now", "minor", "major"])
+    (copied,) = (line for line in lines if line.lstrip().startswith("bytes copied"))
+    (read,) = (line for line in lines if line.lstrip().startswith("files opened by a scan"))
+    assert len(heading.rstrip()) == len(copied.rstrip()) == len(read.rstrip()) <= 80
 
 
 def test_the_prompt_goes_on_after_errors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

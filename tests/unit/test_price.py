@@ -207,6 +207,14 @@ def test_encoding_is_no_faster_than_its_tasks_allow() -> None:
     assert DEFAULTS.seconds(bytes_copied=0, bytes_encoded=35_000_000, tasks=1, cores=64) == pytest.approx(2.3)
 
 
+def test_compactions_that_share_a_job_share_its_overhead() -> None:
+    prices = [replace(price_of(MAJOR), bytes_copied=copied, tasks=4) for copied in (1_000_000_000, 2_000_000_000)]
+    assert JobCost.of(prices, cores=2, seconds=3.5) == JobCost(
+        bytes_copied=3_000_000_000, bytes_encoded=0, tasks=8, cores=2, seconds=3.5
+    )
+    assert DEFAULTS.predict(prices, cores=2) == pytest.approx(3.3)
+
+
 def test_without_jobs_the_rates_are_the_defaults() -> None:
     assert fit([]) == DEFAULTS
 
