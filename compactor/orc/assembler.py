@@ -17,14 +17,13 @@ from compactor.acid.schema import HiveType
 from compactor.errors import CorruptFile
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.compression import DEFAULT_BLOCK_SIZE, ENCODABLE, compress
-from compactor.orc.encode import DEFAULT_STRIDE, encode, writer_tail
+from compactor.orc.encode import DEFAULT_STRIDE, EncodedStripe, encode, writer_tail
 from compactor.orc.reader import OrcSource
 from compactor.orc.statistics import merge_file_statistics
 from compactor.orc.tail import ACID_STATS, ACID_VERSION, KEY_INDEX, MAGIC, OrcTail, stripe_length
 from compactor.orc.types import acid_type, arrow_type, to_orc
 from compactor.storage.calendar import holds_dates, to_hybrid
-
-_COPY_BYTES = 8 << 20
+from compactor.storage.ranges import append_range
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,18 +127,14 @@ class FileAssembler:
     def copy(self, source: OrcSource, stripe: int, last_key: RowId | None) -> None:
         """Append a stripe as it is. The caller has checked `Template.accepts`."""
         information = source.tail.footer.stripes[stripe]
-        offset, left = information.offset, stripe_length(information)
+        length = stripe_length(information)
         self._register(information, source.tail.metadata.stripe_stats[stripe], last_key)
         self._block_size = max(self._block_size, source.tail.block_size)
         self.stripes_copied += 1
-        self.bytes_copied += left
-        while left:
-            chunk = source.stream.read_at(min(left, _COPY_BYTES), offset)
-            if not chunk:
-                raise CorruptFile(f"{source.path}: stripe {stripe} ends {left} bytes too early")
-            self._stream.write(chunk)
-            offset += len(chunk)
-            left -= len(chunk)
+        self.bytes_copied += length
+        copied = append_range(self._stream, source.stream, information.offset, length)
+        if copied < length:
+            raise CorruptFile(f"{source.path}: stripe {stripe} ends {length - copied} bytes too early")
 
     def append(self, table: pa.Table, last_key: RowId | None) -> None:
         """Encode `table` as one stripe and append it; an empty table adds nothing.
@@ -154,11 +149,16 @@ class FileAssembler:
             block_size=self._template.block_size,
             stride=self._template.stride,
         )
-        self._register(stripe.information, stripe.statistics, last_key)
+        self._place(stripe, last_key)
         self.stripes_encoded += 1
         self.bytes_encoded += stripe_length(stripe.information)
-        for piece in stripe.content:
-            self._stream.write(piece)
+
+    def lift(self, stripe: EncodedStripe, last_key: RowId | None, *, block_size: int) -> None:
+        """Append a stripe made of streams of other files. block_size: the largest of their blocks."""
+        self._block_size = max(self._block_size, block_size)
+        self._place(stripe, last_key)
+        self.stripes_copied += 1
+        self.bytes_copied += stripe_length(stripe.information)
 
     def finish(self, acid: AcidStats | None) -> int:
         """Write the tail; returns the file's size so far. acid: None for files without ACID columns."""
@@ -197,6 +197,11 @@ class FileAssembler:
         self._stream.write(tail)
         self._position += len(tail)
         return self._position
+
+    def _place(self, stripe: EncodedStripe, last_key: RowId | None) -> None:
+        self._register(stripe.information, stripe.statistics, last_key)
+        for piece in stripe.content:
+            self._stream.write(piece)
 
     def _register(self, information: pb.StripeInformation, statistics: pb.StripeStatistics, last: RowId | None) -> None:
         placed = pb.StripeInformation()

@@ -114,7 +114,7 @@ class ArrowFileSystem:
 
     def open(self, path: str) -> pa.NativeFile:
         with translated(path):
-            return self._arrow.open_input_file(path)
+            return pa.OSFile(path, "rb") if self._local else self._arrow.open_input_file(path)
 
     def write_atomically(self, path: str) -> contextlib.AbstractContextManager[pa.NativeFile]:
         return self._renamed(path) if self._rename else self._uploaded(path)
@@ -125,7 +125,10 @@ class ArrowFileSystem:
         # Readers, Hive's and ours, ignore names that begin with '_'.
         target = f"{folder}/_tmp.{name}.{uuid.uuid4().hex}"
         with translated(path):
-            stream = self._arrow.open_output_stream(target, buffer_size=_BUFFER)
+            # An OSFile has a descriptor, by which `ranges` copies between files.
+            stream = (
+                pa.OSFile(target, "wb") if self._local else self._arrow.open_output_stream(target, buffer_size=_BUFFER)
+            )
         try:
             with translated(path):
                 yield stream

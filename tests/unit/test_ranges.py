@@ -1,0 +1,69 @@
+"""Stretches of files appended to other files: by the kernel between local ones, by hand elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import fs as pafs
+
+from compactor.storage.filesystem import ArrowFileSystem
+from compactor.storage.ranges import append_range
+
+_LOCAL = ArrowFileSystem(pafs.LocalFileSystem())
+_CONTENT = bytes(range(256)) * 5000
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[pa.NativeFile]:
+    (tmp_path / "source").write_bytes(_CONTENT)
+    with _LOCAL.open(f"{tmp_path}/source") as stream:
+        yield stream
+
+
+def test_a_range_lands_between_what_is_written_before_and_after_it(source: pa.NativeFile, tmp_path: Path) -> None:
+    with _LOCAL.write_atomically(f"{tmp_path}/f") as target:
+        target.write(b"before")
+        assert append_range(target, source, 1000, 700_000) == 700_000
+        target.write(b"between")
+        assert append_range(target, source, 0, 10) == 10
+        assert target.tell() == 6 + 700_000 + 7 + 10
+    assert (tmp_path / "f").read_bytes() == b"before" + _CONTENT[1000:701_000] + b"between" + _CONTENT[:10]
+
+
+def test_a_range_beyond_the_end_is_copied_as_far_as_it_goes(source: pa.NativeFile, tmp_path: Path) -> None:
+    with _LOCAL.write_atomically(f"{tmp_path}/f") as target:
+        assert append_range(target, source, len(_CONTENT) - 7, 100) == 7
+    assert (tmp_path / "f").read_bytes() == _CONTENT[-7:]
+
+
+def test_another_disk_is_no_obstacle(source: pa.NativeFile, tmp_path: Path) -> None:
+    memory = Path("/dev/shm")  # noqa: S108
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is one disk only")
+    target_path = memory / f"compactor-{os.getpid()}"
+    try:
+        with _LOCAL.write_atomically(str(target_path)) as target:
+            assert append_range(target, source, 5, 300_000) == 300_000
+        assert target_path.read_bytes() == _CONTENT[5:300_005]
+    finally:
+        target_path.unlink(missing_ok=True)
+
+
+def test_files_without_a_descriptor_are_read_and_written(source: pa.NativeFile, tmp_path: Path) -> None:
+    memory = pa.BufferOutputStream()
+    assert append_range(memory, source, 3, 500) == 500
+    with _LOCAL.write_atomically(f"{tmp_path}/f") as target:
+        assert append_range(target, pa.BufferReader(memory.getvalue()), 1, 1000) == 499
+    assert (tmp_path / "f").read_bytes() == _CONTENT[4:503]
+
+
+def test_a_failing_disk_is_told(source: pa.NativeFile) -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no /dev/full")
+    with pa.OSFile(str(full), "wb") as target, pytest.raises(OSError, match="No space left"):
+        append_range(target, source, 0, 10)
