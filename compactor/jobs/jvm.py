@@ -23,16 +23,19 @@ from typing import Any
 from pyspark import SparkContext
 
 import compactor.errors
+from compactor.acid.planning import PlanItem
 from compactor.acid.records import SyntheticIds
 from compactor.acid.schema import HiveType
 from compactor.errors import CompactorError, JobError
 from compactor.jobs.session import SparkSessions
 from compactor.orc import orc_proto_pb2 as pb
+from compactor.orc.rewrite import ItemResult
 from compactor.orc.types import acid_type
 
 _SOURCES = Path(__file__).with_name("hadoop")
 _PACKAGE = "hivecompactor"
 _STORED = (1980, 1, 1, 0, 0, 0)
+_JOINERS = {"sequencefile": "SequenceFileJoiner", "rcfile": "RcFileJoiner"}
 _SCHEMES = {"s3": "s3a", "s3n": "s3a"}
 
 
@@ -74,6 +77,30 @@ def rewrite_orc(sessions: SparkSessions, tasks: Sequence[JvmOrcTask]) -> list[in
     """
     answers = run_in_jvm(sessions, "OrcRewriter", [_orc_spec(task) for task in tasks])
     return [answer if isinstance(answer, CompactorError) else int(answer["rows"]) for answer in answers]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JvmJoin:
+    """An item of SequenceFiles or RCFiles. location: of its plan. row_type: the table's columns."""
+
+    location: str
+    item: PlanItem
+    row_type: HiveType
+
+
+def append_in_jvm(sessions: SparkSessions, joins: Sequence[JvmJoin]) -> list[ItemResult | CompactorError]:
+    """Join the records of each item's sources; for each, in order, its result or its error.
+
+    The errors are CorruptFile, UnsupportedData (a codec or class that the executors lack) and StorageError's kinds.
+    """
+    outcomes: dict[int, ItemResult | CompactorError] = {}
+    for file_format, name in _JOINERS.items():
+        chosen = [number for number, join in enumerate(joins) if join.item.format == file_format]
+        answers = run_in_jvm(sessions, name, [_join_spec(joins[number]) for number in chosen])
+        for number, answer in zip(chosen, answers, strict=True):
+            item = joins[number].item
+            outcomes[number] = answer if isinstance(answer, CompactorError) else _join_result(item, **answer)
+    return [outcomes[number] for number in range(len(joins))]
 
 
 def run_in_jvm(
@@ -126,6 +153,30 @@ def _orc_spec(task: JvmOrcTask) -> dict[str, object]:
             for stripe in task.stripes
         ],
     }
+
+
+def _join_spec(join: JvmJoin) -> dict[str, object]:
+    root = hadoop_path(join.location.rstrip("/"))
+    return {
+        "output": f"{root}/{join.item.output}",
+        "sources": [f"{root}/{source.path}" for source in join.item.sources],
+        "columns": len(join.row_type.children),
+    }
+
+
+def _join_result(item: PlanItem, *, rows: int, size: int) -> ItemResult:
+    return ItemResult(
+        output=item.output,
+        size=size,
+        rows_in=rows,
+        rows_out=rows,
+        rows_deleted=0,
+        rows_invalid=0,
+        stripes_copied=0,
+        stripes_encoded=0,
+        bytes_copied=size,
+        bytes_encoded=0,
+    )
 
 
 def _outcome(answer: dict[str, Any]) -> dict[str, Any] | CompactorError:

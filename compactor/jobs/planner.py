@@ -24,17 +24,11 @@ from compactor.acid.schema import struct_of
 from compactor.acid.snapshot import ValidWriteIdList
 from compactor.acid.sources import by_bucket, delete_sources, delta_sources, originals_and_base
 from compactor.acid.stripes import PART_EVENTS, DeleteFacts
-from compactor.jobs.parquet import parquet_facts
+from compactor.jobs.formats import FORMATS, facts_of
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.delete_facts import hits, marks
-from compactor.orc.facts import orc_facts
 from compactor.storage.filesystem import FileSystem, open_location
 from compactor.storage.readahead import read_ahead
-
-_FORMATS = {
-    "org.apache.hadoop.hive.ql.io.orc.OrcInputFormat": "orc",
-    "org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat": "parquet",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,14 +82,11 @@ def read_facts(target: CompactionTarget, surveyed: Survey, depth: Depth) -> dict
     if file_format is None:
         return {}
 
-    def facts_of(file: ListedFile) -> FileFacts:
-        path = f"{surveyed.root}/{file.path}"
-        if file_format == "orc":
-            return orc_facts(surveyed.fs, path)
-        return parquet_facts(surveyed.fs, path, table_type)
+    def facts(file: ListedFile) -> FileFacts:
+        return facts_of(file_format, surveyed.fs, f"{surveyed.root}/{file.path}", table_type, target.properties)
 
     files = files_of(depth, surveyed.state, surveyed.listing)
-    return {file.path: facts for file, facts in zip(files, read_ahead(facts_of, files), strict=True)}
+    return {file.path: found for file, found in zip(files, read_ahead(facts, files), strict=True)}
 
 
 def read_delete_facts(
@@ -173,7 +164,7 @@ def plan(
 
 
 def _compacted_format(target: CompactionTarget) -> str | None:
-    file_format = _FORMATS.get(target.input_format)
+    file_format = FORMATS.get(target.input_format)
     return None if target.full_acid and file_format != "orc" else file_format
 
 

@@ -146,6 +146,10 @@ public abstract class Task implements Function {
       if (cause instanceof java.net.SocketException || cause instanceof java.net.UnknownHostException) {
         return new Failure("StorageError", path + ": " + cause, error);
       }
+      String text = String.valueOf(cause.getMessage());
+      if (cause instanceof ClassNotFoundException || text.contains("ClassNotFound") || text.contains("native")) {
+        return new Failure("UnsupportedData", path + " needs what the executors' Spark lacks: " + text, error);
+      }
       if (cause instanceof UnsupportedOperationException) {
         return new Failure("UnsupportedData", path + ": " + cause.getMessage(), error);
       }
