@@ -13,22 +13,33 @@ without rows gets no file, and a table without rows one empty file (I7). All of 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
-from compactor.acid.directory import DirectoryState, ListedFile, Listing, Snapshot
-from compactor.acid.layout import MAX_BUCKETS, Base, decode_bucket, parse_bucket, parse_directory
-from compactor.acid.planning import FileFacts, SourceFile
-from compactor.acid.records import synthetic_ids
+from compactor.acid.directory import DirectoryState, Listing, Snapshot
+from compactor.acid.layout import MAX_BUCKETS, Base, parse_directory
 from compactor.acid.schema import HiveType, can_read_as
 from compactor.acid.snapshot import ValidWriteIdList
+from compactor.acid.sources import (
+    FileFacts,
+    SourceFile,
+    by_bucket,
+    delete_sources,
+    delta_sources,
+    originals_and_base,
+)
 from compactor.errors import UnsupportedData, UsageError, VerificationError
 
 Int64Array = npt.NDArray[np.int64]
 
+Place = tuple[int, int]
+"""(file number, stripe)."""
+SMALL_STRIPE_BYTES = 1 << 20
+"""Stripes below this size are joined with their neighbours: every stripe costs readers two seeks and a footer."""
 _CLAUSE = re.compile(r"\s*order\s+by\b", re.IGNORECASE)
 _KEY = re.compile(
     r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<plain>\w+))"
@@ -65,9 +76,11 @@ class SourceBucket:
 class RebalancePlan:
     """Everything a rebalance needs; nothing in it depends on the clock or the database.
 
-    directory: the new base, relative to the location. row_type: the columns' type in every output. buckets: how many
-    are wanted; fewer get rows when there are fewer rows. order_by: empty keeps the order of row ids. compression:
-    codec (ORC CompressionKind) of the output.
+    directory: the new base, relative to the location. columns: the table's names of the columns, by which it is
+    ordered. row_type: their type in every output. buckets: how many are wanted; fewer get rows when there are fewer
+    rows. order_by: empty keeps the order of row ids. template: number of the file whose schema, codec and versions the
+    output takes; None: none fits. movable: stripes whose bytes may stand in the output under other row ids, with
+    their rows. stripes: rows of every stripe, by file. compression: codec (ORC CompressionKind) without a template.
     """
 
     location: str
@@ -75,14 +88,22 @@ class RebalancePlan:
     write_ids: ValidWriteIdList
     directory: str
     sources: tuple[SourceBucket, ...]
+    columns: tuple[str, ...]
     buckets: int
     order_by: tuple[SortKey, ...]
+    template: int | None
+    movable: Mapping[Place, int]
+    stripes: tuple[tuple[int, ...], ...]
     compression: int
 
     @property
     def files(self) -> tuple[SourceFile, ...]:
         """The data files, numbered as `Pieces.source` numbers them."""
         return tuple(file for bucket in self.sources for file in bucket.sources)
+
+    @property
+    def template_file(self) -> SourceFile | None:
+        return None if self.template is None else self.files[self.template]
 
     @property
     def files_in(self) -> int:
@@ -155,7 +176,16 @@ class Pieces:
             source=self.source[chosen], stripe=self.stripe[chosen], start=self.start[chosen], rows=self.rows[chosen]
         )
 
-    def stripes(self) -> Iterator[tuple[int, int]]:
+    def whole(self, rows: Mapping[Place, int]) -> Iterator[Place]:
+        """The stripes of `rows`, which says how many each has, that are here in one piece."""
+        for source, stripe, start, count in zip(*(a.tolist() for a in self._arrays()), strict=True):
+            if start == 0 and rows.get((source, stripe)) == count:
+                yield source, stripe
+
+    def _arrays(self) -> tuple[Int64Array, ...]:
+        return self.source, self.stripe, self.start, self.rows
+
+    def places(self) -> Iterator[Place]:
         """(source, stripe) of every stripe that is needed, each once."""
         for source, stripe in np.unique(np.stack([self.source, self.stripe], axis=1), axis=0):
             yield int(source), int(stripe)
@@ -246,24 +276,9 @@ def why_not_now(listing: Listing, snapshot: Snapshot) -> str:
 
 def source_buckets(state: DirectoryState, listing: Listing, facts: Mapping[str, FileFacts]) -> tuple[SourceBucket, ...]:
     """Every file that is current, by bucket. facts: of every file of base, deltas and originals, by path."""
-    data: dict[int, list[SourceFile]] = {}
-    deletes: dict[int, list[SourceFile]] = {}
-    places = [(state.originals, 0, 0)]
-    if state.base is not None:
-        places.append((listing.data_files(state.base.name), state.base.write_id, 0))
-    places += [(listing.data_files(d.name), d.min_write_id, max(d.statement_id, 0)) for d in state.insert_deltas]
-    for files, write_id, statement_id in places:
-        plain = [(f, facts[f.path].rows) for f in files if not facts[f.path].acid]
-        ids = synthetic_ids(plain, write_id=write_id, statement_id=statement_id)
-        for file in files:
-            found = ids.get(file.path)
-            bucket = decode_bucket(found.bucket) if found is not None else _bucket(file)
-            made = SourceFile(path=file.path, size=file.size, rows=facts[file.path].rows, synthetic=found)
-            data.setdefault(bucket, []).append(made)
-    for delta in state.delete_deltas:
-        for file in listing.data_files(delta.name):
-            made = SourceFile(path=file.path, size=file.size, rows=facts[file.path].rows)
-            deletes.setdefault(_bucket(file), []).append(made)
+    below = originals_and_base(state, listing, facts, full_acid=True)
+    data = by_bucket([*below, *delta_sources(state, listing, facts, full_acid=True)])
+    deletes = by_bucket(delete_sources(state, listing, facts))
     return tuple(
         SourceBucket(bucket=bucket, sources=tuple(files), deletes=tuple(deletes.get(bucket, ())))
         for bucket, files in sorted(data.items())
@@ -271,23 +286,45 @@ def source_buckets(state: DirectoryState, listing: Listing, facts: Mapping[str, 
 
 
 def output_type(facts: Iterable[FileFacts], table_type: HiveType) -> HiveType:
-    """The table's columns; UnsupportedData when a file's values would be lost in them."""
-    for found in {f.row_type for f in facts}:
-        if not can_read_as(found, table_type):
+    """The files' own type when they all agree and have all columns, so that bytes can be copied; else the table's.
+
+    UnsupportedData when a file's values would be lost in it.
+    """
+    found = {f.row_type for f in facts}
+    if len(found) == 1 and len(next(iter(found)).children) == len(table_type.children):
+        return found.pop()
+    for row_type in found:
+        if not can_read_as(row_type, table_type):
             raise UnsupportedData(
-                f"a file has the columns {found}, the table {table_type}: rewriting would lose values",
+                f"a file has the columns {row_type}, the table {table_type}: rewriting would lose values",
                 hint="compact with the engine that changed the schema, or rewrite the table",
             )
     return table_type
 
 
-def _bucket(file: ListedFile) -> int:
-    parsed = parse_bucket(file.name)
-    if parsed is None:
-        raise UnsupportedData(
-            f"{file.path}: the name does not tell the bucket", hint="rename the file to 00000N_0 or bucket_0000N"
-        )
-    return parsed.bucket
+def movable_stripes(
+    files: Sequence[SourceFile], facts: Mapping[str, FileFacts], row_type: HiveType
+) -> tuple[int | None, dict[Place, int]]:
+    """The file whose template most bytes share, None without one, and the stripes that may move as they are.
+
+    As for a copy, the statistics of a stripe must count its rows, and it must be large enough to stay alone.
+    """
+    weights: Counter[bytes] = Counter()
+    fitting = {
+        n: facts[f.path] for n, f in enumerate(files) if facts[f.path].acid and facts[f.path].row_type == row_type
+    }
+    for found in fitting.values():
+        weights[found.template] += sum(s.size for s in found.stripes if s.trusted)
+    if not weights:
+        return None, {}
+    ((best, _),) = weights.most_common(1)
+    return next(n for n, found in fitting.items() if found.template == best), {
+        (n, at): stripe.rows
+        for n, found in fitting.items()
+        if found.template == best
+        for at, stripe in enumerate(found.stripes)
+        if stripe.trusted and stripe.size >= SMALL_STRIPE_BYTES
+    }
 
 
 def in_row_order(runs: Runs) -> Pieces:

@@ -32,14 +32,17 @@ from compactor.acid.layout import (
     encode_bucket,
     is_hidden,
 )
-from compactor.acid.planning import Depth, FileFacts, Refusal, SourceFile, files_of
+from compactor.acid.planning import Depth, Refusal, files_of
 from compactor.acid.rebalance import (
+    SMALL_STRIPE_BYTES,
     Pieces,
+    Place,
     RebalancePlan,
     Runs,
     check_buckets,
     check_order,
     in_row_order,
+    movable_stripes,
     output_type,
     parse_order_by,
     shares,
@@ -48,15 +51,18 @@ from compactor.acid.rebalance import (
     why_not_now,
 )
 from compactor.acid.schema import struct_of
+from compactor.acid.sources import SourceFile
 from compactor.errors import CompactorError, JobError, VerificationError
 from compactor.jobs.compaction import Failure, Progress
 from compactor.jobs.planner import CompactionTarget, Survey
 from compactor.jobs.row_sort import remove_parts, sort_rows
 from compactor.jobs.session import SparkSessions
 from compactor.orc import orc_proto_pb2 as pb
+from compactor.orc.facts import orc_facts
 from compactor.orc.reader import OrcSource
-from compactor.orc.rebalance import BucketTask, Place, Scan, ScanTask, scan, write_bucket
+from compactor.orc.rebalance import BucketTask, Scan, ScanTask, scan, write_bucket
 from compactor.orc.rewrite import ItemResult
+from compactor.orc.tail import stripe_length
 from compactor.storage.filesystem import FileSystem, open_location
 
 ORC_INPUT_FORMAT = "org.apache.hadoop.hive.ql.io.orc.OrcInputFormat"
@@ -124,19 +130,26 @@ def plan_rebalance(
         reason = "there are no files to rebalance"
     if reason:
         return Refusal(reason=reason, leftovers=leftovers)
-    facts = {f.path: _facts(surveyed.fs, f"{surveyed.root}/{f.path}") for f in files_of(Depth.MAJOR, state, listing)}
-    row_type = output_type(facts.values(), struct_of(target.columns))
-    keys = parse_order_by(order_by)
-    check_order(keys, row_type)
+    keys, table_type = parse_order_by(order_by), struct_of(target.columns)
+    check_order(keys, table_type)
+    read = files_of(Depth.MAJOR, state, listing)
+    facts = {f.path: orc_facts(surveyed.fs, f"{surveyed.root}/{f.path}") for f in read}
     sources = source_buckets(state, listing, facts)
+    files = [file for bucket in sources for file in bucket.sources]
+    row_type = output_type([facts[f.path] for f in files], table_type)
+    template, movable = movable_stripes(files, facts, row_type)
     return RebalancePlan(
         location=target.location,
         row_type=row_type,
         write_ids=snapshot.write_ids,
         directory=base_name(snapshot.write_ids.high_water, txn_id),
         sources=sources,
+        columns=tuple(name.lower() for name, _ in target.columns),
         buckets=buckets or max(len(sources), 1),
         order_by=keys,
+        template=template,
+        movable=movable,
+        stripes=tuple(tuple(s.rows for s in facts[f.path].stripes) for f in files),
         compression=compression,
     )
 
@@ -232,20 +245,31 @@ def _bucket_tasks(
     plan: RebalancePlan, found: Sequence[Scan], fs: FileSystem, root: str, sort: Sort
 ) -> list[BucketTask]:
     runs = Runs.joined([s.runs for s in found])
-    pieces, files = in_row_order(runs), dict(enumerate(plan.files))
     masks = {place: mask for s in found for place, mask in s.masks.items()}
-    write_id: int | None = None
-    if plan.order_by and pieces.total:
-        write_id = int(runs.write_id.max())
-        files = dict(enumerate(sort(plan, list(pieces.stripes()), masks)))
-        ordered = _whole_files(fs, root, files)
-        if ordered.total != pieces.total:
-            raise VerificationError(f"{pieces.total} rows were sorted, {ordered.total} came back")
-        pieces, masks = ordered, {}
+    pieces = in_row_order(runs)
+    if not plan.order_by or not pieces.total:
+        return _tasks(plan, pieces, dict(enumerate(plan.files)), masks, plan.movable, write_id=None)
+    files = sort(plan, list(pieces.places()), masks)
+    ordered, movable = _whole_files(fs, root, files)
+    if ordered.total != pieces.total:
+        raise VerificationError(f"{pieces.total} rows were sorted, {ordered.total} came back")
+    return _tasks(plan, ordered, dict(enumerate(files)), {}, movable, write_id=int(runs.write_id.max()))
+
+
+def _tasks(
+    plan: RebalancePlan,
+    pieces: Pieces,
+    files: Mapping[int, SourceFile],
+    masks: Mapping[Place, bytes],
+    movable: Mapping[Place, int],
+    *,
+    write_id: int | None,
+) -> list[BucketTask]:
+    """A task a bucket. pieces: all rows in their order."""
     tasks: list[BucketTask] = []
     for bucket, (first, stop) in enumerate(shares(pieces.total, plan.buckets)):
         mine = pieces.cut(first, stop)
-        places = list(mine.stripes())
+        places = list(mine.places())
         tasks.append(
             BucketTask(
                 location=plan.location,
@@ -255,6 +279,8 @@ def _bucket_tasks(
                 pieces=mine,
                 sources={number: files[number] for number, _ in places},
                 masks={place: masks[place] for place in places if place in masks},
+                moved=frozenset(mine.whole(movable)),
+                template=plan.template_file,
                 row_type=plan.row_type,
                 write_id=write_id,
                 compression=plan.compression,
@@ -263,25 +289,24 @@ def _bucket_tasks(
     return tasks
 
 
-def _whole_files(fs: FileSystem, root: str, files: Mapping[int, SourceFile]) -> Pieces:
-    """All rows of files, one file after the other."""
-    found: list[tuple[int, int, int, int]] = []
-    for number, file in files.items():
+def _whole_files(fs: FileSystem, root: str, files: Sequence[SourceFile]) -> tuple[Pieces, dict[Place, int]]:
+    """All rows of our own files, one file after the other, and those stripes that may move, with their rows."""
+    stripes: list[tuple[int, int, int, int]] = []
+    movable: dict[Place, int] = {}
+    for number, file in enumerate(files):
         with OrcSource(fs, f"{root}/{file.path}") as source:
-            found += [(number, stripe, 0, source.stripe_rows(stripe)) for stripe in range(source.stripes)]
-    columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
-    return Pieces(source=columns[0], stripe=columns[1], start=columns[2], rows=columns[3])
+            for at, stripe in enumerate(source.tail.footer.stripes):
+                stripes.append((number, at, 0, stripe.number_of_rows))
+                if stripe_length(stripe) >= SMALL_STRIPE_BYTES:
+                    movable[number, at] = stripe.number_of_rows
+    columns = np.array(stripes, dtype=np.int64).reshape(-1, 4).T
+    return Pieces(source=columns[0], stripe=columns[1], start=columns[2], rows=columns[3]), movable
 
 
 def _prepare(fs: FileSystem, directory: str) -> None:
     fs.create_directory(directory)
     with fs.write_atomically(f"{directory}/{ACID_VERSION_FILE}") as stream:
         stream.write(ACID_VERSION_CONTENT)
-
-
-def _facts(fs: FileSystem, path: str) -> FileFacts:
-    with OrcSource(fs, path) as source:
-        return FileFacts(rows=source.tail.rows, row_type=source.tail.row_type, acid=source.tail.is_acid)
 
 
 def _succeeded(outcomes: Sequence[Outcome]) -> list[Scan | ItemResult]:

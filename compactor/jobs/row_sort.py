@@ -30,13 +30,13 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from compactor.acid.planning import SourceFile
-from compactor.acid.rebalance import RebalancePlan, SortKey
+from compactor.acid.rebalance import Place, RebalancePlan, SortKey
 from compactor.acid.schema import HiveType
+from compactor.acid.sources import SourceFile
 from compactor.errors import CompactorError
 from compactor.jobs.compaction import Failure
 from compactor.orc.reader import OrcSource
-from compactor.orc.rebalance import Place, live_rows, unpack, write_sorted
+from compactor.orc.rebalance import live_rows, output_template, unpack, write_sorted
 from compactor.orc.types import arrow_type
 from compactor.storage.filesystem import FileSystem, open_location
 
@@ -95,9 +95,9 @@ def remove_parts(fs: FileSystem, directory: str) -> None:
 
 
 def _source(plan: RebalancePlan, tasks: Sequence[Sequence[tuple[SourceFile, Place, bytes | None]]]) -> type[DataSource]:
-    kinds = {name.lower(): kind for name, kind in plan.row_type.children}
+    kinds = [plan.row_type.children[plan.columns.index(key.column)][1] for key in plan.order_by]
     spark_schema = types.StructType(
-        [types.StructField(_key(at), _spark_type(kinds[key.column])) for at, key in enumerate(plan.order_by)]
+        [types.StructField(_key(at), _spark_type(kind)) for at, kind in enumerate(kinds)]
         + [types.StructField(name, types.LongType()) for name in _ROW_ID]
         + [types.StructField(_ROW, _spark_type(plan.row_type))]
     )
@@ -136,7 +136,8 @@ def _sink(plan: RebalancePlan) -> type[DataSource]:
             rows = (pa.RecordBatch.from_arrays([_cast(b.column(0), wanted)], names=[_ROW]) for b in iterator)
             with _reported(plan):
                 fs, root = open_location(plan.location)
-                write_sorted(fs, f"{root}/{plan.directory}/{PART}{number:06d}", rows, plan.row_type)
+                template = output_template(fs, root, plan.template_file, plan.row_type, compression=plan.compression)
+                write_sorted(fs, f"{root}/{plan.directory}/{PART}{number:06d}", rows, template)
             return WriterCommitMessage()
 
     class Sink(DataSource):
@@ -157,8 +158,7 @@ def _batches(plan: RebalancePlan, file: SourceFile, stripe: int, mask: bytes | N
         rows = live_rows(source, stripe, plan.row_type, mask)
         keys = source.keys(stripe)
     live = np.ones(len(keys), dtype=np.bool_) if mask is None else unpack(mask, len(keys))
-    names = [name.lower() for name, _ in plan.row_type.children]
-    columns = [_sortable(rows, names.index(key.column), plan.row_type) for key in plan.order_by]
+    columns = [_sortable(rows, plan.columns.index(key.column), plan.row_type) for key in plan.order_by]
     columns += [pa.array(ids[live]) for ids in (keys.write_id, keys.bucket, keys.row_id)]
     columns.append(_cast(rows, _carrier(plan.row_type)))
     labels = [*(_key(at) for at in range(len(plan.order_by))), *_ROW_ID, _ROW]

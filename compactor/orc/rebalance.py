@@ -3,11 +3,11 @@
 1. `scan`: row ids of every stripe, which of them are live, and where they change their write id or bucket. Only the
    ACID columns are read.
 2. The driver puts the runs of all files into the new order and cuts it into buckets (`compactor.acid.rebalance`).
-3. `write_bucket`: decodes the stripes that its stretches lie in, one output stripe after the other.
+3. `write_bucket`: one output stripe after the other.
 
-Values are decoded and encoded as they are; only the ACID columns are new. Memory of `write_bucket`: `HELD_BYTES` of
-decoded stripes, since rows of many source buckets may alternate, and one output stripe; what does not fit is kept in
-a temporary file and mapped. Sources: as in `compactor.acid.rebalance`.
+A stripe whose rows stay together keeps its bytes, but for the ACID columns (`renumber`); others are decoded and
+encoded. Memory of `write_bucket`: `HELD_BYTES` of decoded stripes, since rows of many source buckets may alternate,
+and one output stripe; what does not fit is kept in a temporary file and mapped. Sources: as in `compactor.acid.rebalance`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import tempfile
 import zlib
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -25,25 +25,23 @@ import numpy as np
 import pyarrow as pa
 
 from compactor.acid.layout import encode_bucket
-from compactor.acid.planning import SourceFile
-from compactor.acid.rebalance import Int64Array, Pieces, Runs
+from compactor.acid.rebalance import Int64Array, Pieces, Place, Runs
 from compactor.acid.records import Operation, RowId
 from compactor.acid.schema import HiveType
 from compactor.acid.snapshot import ValidWriteIdList
+from compactor.acid.sources import SourceFile
 from compactor.errors import UnsupportedData, VerificationError
-from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.assembler import AcidStats, FileAssembler, Template
 from compactor.orc.deletes import DeleteSet
 from compactor.orc.reader import BoolArray, Keys, OrcSource
+from compactor.orc.renumber import renumbered
 from compactor.orc.rewrite import ENCODE_BYTES, ItemResult
-from compactor.orc.types import acid_arrow_schema, acid_type
+from compactor.orc.tail import ACID_COLUMNS
+from compactor.orc.types import acid_type
 from compactor.storage.filesystem import FileSystem
 
 HELD_BYTES = 192 << 20
 """Decoded stripes that a task keeps in memory while it still needs rows of them."""
-
-Place = tuple[int, int]
-"""(source, stripe)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,9 @@ class Scan:
 class BucketTask:
     """One output file. output: relative to the location; first_row: number of its first row among all rows.
 
-    sources: file by number, those of `pieces`. masks: as in `Scan`. write_id: of every row; None: each keeps its own.
+    sources: file by number, those of `pieces`. masks: as in `Scan`. moved: stripes that stand in `pieces` as a whole
+    and may keep their bytes. template: file whose schema, codec and versions the output takes, None without one.
+    write_id: of every row; None: each keeps its own.
     """
 
     location: str
@@ -80,9 +80,25 @@ class BucketTask:
     pieces: Pieces
     sources: Mapping[int, SourceFile]
     masks: Mapping[Place, bytes]
+    moved: frozenset[Place]
+    template: SourceFile | None
     row_type: HiveType
     write_id: int | None
     compression: int
+
+    def stretches(self) -> Iterator[tuple[int, int, Place | None]]:
+        """(first, stop, stripe) of what is written at once: a stripe that moves, or the rows between two of them."""
+        at = first = 0
+        for position, rows in enumerate(self.pieces.rows.tolist()):
+            place = _place(self.pieces, position)
+            if place in self.moved:
+                if first < at:
+                    yield first, at, None
+                yield at, at + rows, place
+                first = at + rows
+            at += rows
+        if first < at:
+            yield first, at, None
 
 
 def scan(fs: FileSystem, root: str, task: ScanTask) -> Scan:
@@ -114,41 +130,88 @@ def scan(fs: FileSystem, root: str, task: ScanTask) -> Scan:
 def write_bucket(fs: FileSystem, root: str, task: BucketTask) -> ItemResult:
     """Write one output file below `root`; it appears under its final name only when complete.
 
-    Running a task twice writes equal files. Raises UnsupportedData for values that pyarrow cannot hold.
+    Running a task twice writes equal files. Raises BeyondArrow when values that pyarrow cannot hold must be decoded.
     """
-    schema = acid_arrow_schema(task.row_type)
-    template = Template.fresh(acid_type(task.row_type), compression=task.compression)
-    bucket, total, done = encode_bucket(task.bucket), task.pieces.total, 0
+    template = output_template(fs, root, task.template, acid_type(task.row_type), compression=task.compression)
     with fs.write_atomically(f"{root}/{task.output}") as stream, _Stripes(fs, root, task) as stripes:
         out = FileAssembler(stream, template)
-        while done < total:
-            stop = min(done + stripes.rows_of(ENCODE_BYTES, task.pieces.cut(done, done + 1)), total)
-            write_ids, rows = stripes.gather(task.pieces.cut(done, stop))
-            numbers = np.arange(task.first_row + done, task.first_row + stop, dtype=np.int64)
-            columns = [
-                pa.array(np.full(stop - done, Operation.INSERT, dtype=np.int32)),
-                pa.array(write_ids),
-                pa.array(np.full(stop - done, bucket, dtype=np.int32)),
-                pa.array(numbers),
-                pa.array(write_ids),
-                rows,
-            ]
-            last = RowId(int(write_ids[-1]), bucket, int(numbers[-1]))
-            out.append(pa.Table.from_arrays(columns, names=schema.names), last)
-            done = stop
-        size = out.finish(AcidStats(inserts=total))
+        for first, stop, place in task.stretches():
+            if place is not None:
+                _move(fs, root, task, place, (first, stop), out, template)
+            else:
+                _encode(task, stripes, (first, stop), out)
+        size = out.finish(AcidStats(inserts=task.pieces.total))
     return ItemResult(
         output=task.output,
         size=size,
-        rows_in=total,
+        rows_in=task.pieces.total,
         rows_out=out.rows,
         rows_deleted=0,
         rows_invalid=0,
-        stripes_copied=0,
+        stripes_copied=out.stripes_copied,
         stripes_encoded=out.stripes_encoded,
-        bytes_copied=0,
+        bytes_copied=out.bytes_copied,
         bytes_encoded=out.bytes_encoded,
     )
+
+
+def output_template(
+    fs: FileSystem, root: str, template: SourceFile | None, file_type: HiveType, *, compression: int
+) -> Template:
+    """What the stripes of a file of `file_type` have in common. template, compression: as in BucketTask."""
+    if template is None:
+        return Template.fresh(file_type, compression=compression)
+    with OrcSource(fs, f"{root}/{template.path}") as source:
+        return Template.like(source.tail, file_type)
+
+
+def _move(
+    fs: FileSystem,
+    root: str,
+    task: BucketTask,
+    place: Place,
+    rows: tuple[int, int],
+    out: FileAssembler,
+    template: Template,
+) -> None:
+    """Append a stripe whose bytes stay as they are, but for the ACID columns."""
+    file = task.sources[place[0]]
+    with OrcSource(fs, f"{root}/{file.path}") as source:
+        if source.stripe_rows(place[1]) != rows[1] - rows[0]:
+            raise VerificationError(f"{source.path}: stripe {place[1]} is another one than when it was planned")
+        write_ids = _given(task, rows) if task.write_id is not None else source.keys(place[1]).write_id
+        columns, last = _acid_columns(task, write_ids, rows)
+        ids = pa.Table.from_arrays(columns, names=ACID_COLUMNS[:5])
+        out.lift(renumbered(source, place[1], ids, template), last, block_size=source.tail.block_size)
+
+
+def _encode(task: BucketTask, stripes: _Stripes, rows: tuple[int, int], out: FileAssembler) -> None:
+    """Append stripes of decoded rows."""
+    done, stop = rows
+    while done < stop:
+        end = min(done + stripes.rows_of(ENCODE_BYTES, task.pieces.cut(done, done + 1)), stop)
+        write_ids, values = stripes.gather(task.pieces.cut(done, end))
+        columns, last = _acid_columns(task, write_ids, (done, end))
+        out.append(pa.Table.from_arrays([*columns, values], names=ACID_COLUMNS), last)
+        done = end
+
+
+def _given(task: BucketTask, rows: tuple[int, int]) -> Int64Array:
+    return np.full(rows[1] - rows[0], task.write_id, dtype=np.int64)
+
+
+def _acid_columns(task: BucketTask, write_ids: Int64Array, rows: tuple[int, int]) -> tuple[list[pa.Array], RowId]:
+    """The five ACID columns of rows of the output, and the last row's id. rows: (first, stop) inside the bucket."""
+    count, bucket = rows[1] - rows[0], encode_bucket(task.bucket)
+    numbers = np.arange(task.first_row + rows[0], task.first_row + rows[1], dtype=np.int64)
+    columns = [
+        pa.array(np.full(count, Operation.INSERT, dtype=np.int32)),
+        pa.array(write_ids),
+        pa.array(np.full(count, bucket, dtype=np.int32)),
+        pa.array(numbers),
+        pa.array(write_ids),
+    ]
+    return columns, RowId(int(write_ids[-1]), bucket, int(numbers[-1]))
 
 
 def pack(live: BoolArray) -> bytes:
@@ -160,10 +223,10 @@ def unpack(packed: bytes, rows: int) -> BoolArray:
     return np.unpackbits(bits, count=rows).astype(np.bool_)
 
 
-def write_sorted(fs: FileSystem, path: str, batches: Iterable[pa.RecordBatch], row_type: HiveType) -> None:
+def write_sorted(fs: FileSystem, path: str, batches: Iterable[pa.RecordBatch], template: Template) -> None:
     """Write rows that a sort has put in order, as a file without ACID columns; no rows, no file.
 
-    batches: one column, the rows as structs of `row_type`. Memory: one output stripe.
+    batches: one column, the rows as structs. Memory: one output stripe.
     """
     filled = (b for b in batches if b.num_rows)
     first = next(filled, None)
@@ -171,7 +234,7 @@ def write_sorted(fs: FileSystem, path: str, batches: Iterable[pa.RecordBatch], r
         return
     pending: list[pa.RecordBatch] = []
     with fs.write_atomically(path) as stream:
-        out = FileAssembler(stream, Template.fresh(row_type, compression=pb.SNAPPY))
+        out = FileAssembler(stream, template)
         for batch in chain([first], filled):
             pending.append(pa.RecordBatch.from_struct_array(batch.column(0)))
             if sum(b.nbytes for b in pending) >= ENCODE_BYTES:

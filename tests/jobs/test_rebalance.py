@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
+from compactor.acid import rebalance as decisions
 from compactor.acid.directory import Snapshot
 from compactor.acid.layout import encode_bucket
 from compactor.acid.planning import Refusal, SourceFile
@@ -21,6 +22,7 @@ from compactor.acid.records import Event, Operation, RowId, merge
 from compactor.acid.schema import parse_type, struct_of
 from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
 from compactor.errors import CorruptFile, UnsupportedData, UsageError, VerificationError
+from compactor.jobs import rebalance as job
 from compactor.jobs.planner import CompactionTarget, survey
 from compactor.jobs.rebalance import Place, plan_rebalance, rebalance, run_rebalance, run_tasks, verify_rebalance
 from compactor.jobs.session import SparkSessions
@@ -122,8 +124,19 @@ def skewed_table(location: Path) -> list[Event]:
     return [event for events in files.values() for event in events]
 
 
+@pytest.fixture(params=["stripes move", "stripes are encoded"])
+def moving(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """May the small stripes of these tests move as they are?"""
+    moves: bool = request.param == "stripes move"
+    for module in (decisions, job):
+        monkeypatch.setattr(module, "SMALL_STRIPE_BYTES", 0 if moves else 1 << 30)
+    return moves
+
+
 @pytest.mark.parametrize("buckets", [None, 1, 2, 7, 4000])
-def test_all_live_rows_are_spread_in_the_order_of_their_row_ids(location: Path, buckets: int | None) -> None:
+def test_all_live_rows_are_spread_in_the_order_of_their_row_ids(
+    location: Path, buckets: int | None, moving: bool
+) -> None:
     events = skewed_table(location)
     seen = snapshot(aborted=frozenset({6}))
     made = planned(target_of(location), seen, buckets=buckets)
@@ -134,6 +147,7 @@ def test_all_live_rows_are_spread_in_the_order_of_their_row_ids(location: Path, 
     inserted = sum(e.operation is Operation.INSERT for e in events)
     assert sum(r.rows_invalid for r in results) == 30
     assert sum(r.rows_deleted for r in results) == inserted - 30 - len(live)
+    assert (sum(r.stripes_copied for r in results) > 0) == (moving and buckets != 4000)
     assert sum(r.rows_in for r in results) == made.rows_in
     assert sum(r.rows_out for r in results) == len(live)
 
@@ -399,24 +413,30 @@ def outputs(location: Path, results: Sequence[ItemResult]) -> list[Path]:
     return [location / r.output for r in results]
 
 
+def lives(row: int) -> bool:
+    """Is a row of the first file of `typed_table` left? No row of its last stripes was deleted."""
+    return row % 10 > 0 or row >= 80
+
+
 def typed_table(location: Path) -> list[Row]:
     rows = [a_row_of_every_type(n * 7919 % 131) for n in range(131)]
     source = location / "delta_0000001_0000001_0000" / "bucket_00000_0"
     typed_file(source, 1, rows)
     typed_file(location / "delta_0000002_0000002_0000" / "bucket_00000_0", 2, rows[:3])
-    gone = [delete(RowId(1, encode_bucket(0), i), by=3) for i in range(0, 131, 10)]
+    gone = [delete(RowId(1, encode_bucket(0), i), by=3) for i in range(0, 80, 10)]
     write_events(
         location / "delete_delta_0000003_0000003_0000" / "bucket_00000_0", gone, row_type=struct_of(EVERY_TYPE)
     )
-    return [r for i, r in enumerate(rows) if i % 10] + rows[:3]
+    return [r for i, r in enumerate(rows) if lives(i)] + rows[:3]
 
 
-def test_values_of_every_type_are_what_they_were(location: Path) -> None:
+def test_values_of_every_type_are_what_they_were(location: Path, moving: bool) -> None:
     typed_table(location)
     first, second = (location / f"delta_000000{n}_000000{n}_0000" / "bucket_00000_0" for n in (1, 2))
-    live = pa.concat_tables([whole([first]).filter([i % 10 > 0 for i in range(131)]), whole([second])])
+    live = pa.concat_tables([whole([first]).filter([lives(i) for i in range(131)]), whole([second])])
     results = carried_out(planned(target_of(location, EVERY_TYPE), buckets=4))
     assert whole(outputs(location, results)).equals(live)
+    assert any(r.stripes_copied for r in results) == moving
 
 
 @pytest.fixture(scope="module")
@@ -466,13 +486,14 @@ def test_rows_are_ordered_as_asked_for_and_all_get_the_highest_write_id(
 
 
 @pytest.mark.slow
-def test_values_of_every_type_survive_a_sort(sessions: SparkSessions, location: Path) -> None:
+def test_values_of_every_type_survive_a_sort(sessions: SparkSessions, location: Path, moving: bool) -> None:
     rows = typed_table(location)
     made = planned(target_of(location, EVERY_TYPE), buckets=3, order_by="id")
     sources = [location / f"delta_000000{n}_000000{n}_0000" / "bucket_00000_0" for n in (1, 2)]
-    live = pa.concat_tables([whole(sources[:1]).filter([i % 10 > 0 for i in range(131)]), whole(sources[1:])])
+    live = pa.concat_tables([whole(sources[:1]).filter([lives(i) for i in range(131)]), whole(sources[1:])])
     in_order = live.take(sorted(range(len(rows)), key=lambda i: rows[i][0]))
-    found = whole(outputs(location, on_spark(sessions, made)))
+    results = on_spark(sessions, made)
+    found = whole(outputs(location, results))
     assert found.schema == in_order.schema
     assert found.equals(in_order)
 
