@@ -68,10 +68,10 @@ def _mode(once: bool, until_idle: bool) -> Mode:
 
 @app.command("init-db")
 def init_db_command(config: Config = None, hive_site: HiveSite = None, assign: Assign = None) -> None:
-    """Create Hive's tables in an empty database. Doing it twice changes nothing."""
+    """Create Hive's tables in an empty database, or add what a later release needs. Doing it twice changes nothing."""
     installation = _installation(config, hive_site, assign)
     outcome = init_db(installation.unchecked_database, warehouse=installation.settings.warehouse)
-    text = "was there already" if outcome is InitOutcome.ALREADY_THERE else outcome.value
+    text = "was there already" if outcome is InitOutcome.ALREADY_THERE else f"was {outcome.value}"
     url = installation.unchecked_database.engine.url.render_as_string(hide_password=True)
     say(_console(), f"The metastore {text}: {url}")
 

@@ -50,7 +50,7 @@ def compaction_rows(compactor: Console) -> list[dict[str, object]]:
 def test_init_db_twice_says_so_and_changes_nothing(compactor: Console) -> None:
     first = compactor("init-db")
     assert (first.code, first.err) == (DONE, "")
-    assert "The metastore created: sqlite:///compactor.db" in first.out
+    assert "The metastore was created: sqlite:///compactor.db" in first.out
     second = compactor("init-db")
     assert second.code == DONE
     assert "was there already" in second.out

@@ -24,7 +24,7 @@ from compactor.metastore.calibration import record_cost
 from compactor.metastore.catalog import Column, SortColumn, TableName
 from compactor.metastore.compaction import CompactionRequest, CompactionState, CompactionType
 from compactor.metastore.database import Database
-from compactor.metastore.schema import init_db
+from compactor.metastore.schema import COMPACTOR_INSTALLATION, COMPACTOR_JOB_COST, init_db
 from compactor.settings import Settings
 from compactor.storage.filesystem import open_location
 from compactor.table.writer import TableWriter
@@ -309,6 +309,14 @@ def test_the_table_of_a_plan_fits_on_a_terminal(world: World) -> None:
     (copied,) = (line for line in lines if line.lstrip().startswith("bytes copied"))
     (read,) = (line for line in lines if line.lstrip().startswith("files opened by a scan"))
     assert len(heading.rstrip()) == len(copied.rstrip()) == len(read.rstrip()) <= 80
+
+
+def test_init_db_adds_what_the_database_of_the_first_release_lacks(world: World, run: Run) -> None:
+    with world.db.write() as conn:
+        COMPACTOR_JOB_COST.drop(conn)
+        conn.execute(COMPACTOR_INSTALLATION.update().values(INSTALLATION_VERSION=1))
+    assert "The metastore was upgraded: sqlite" in run("init-db").out
+    assert "The metastore was there already: sqlite" in run("init-db").out
 
 
 def test_the_prompt_goes_on_after_errors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
