@@ -20,8 +20,9 @@ from typing import Any
 
 from compactor.acid.column_statistics import ColumnStatistics, StatisticsKind, TableStatistics, statistics_kind
 from compactor.acid.directory import DirectoryState, ListedFile, Listing
+from compactor.acid.items import ItemKind
 from compactor.acid.layout import Delta, parse_directory
-from compactor.acid.planning import CompactionPlan, Depth, ItemKind
+from compactor.acid.planning import CompactionPlan, Depth
 from compactor.acid.schema import HiveType, parse_type
 from compactor.jobs.distinct import Distinct
 from compactor.orc import orc_proto_pb2 as pb

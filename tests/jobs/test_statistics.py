@@ -136,8 +136,9 @@ def test_after_a_minor_compaction_inserts_minus_deletes_are_hives_rows_but_not_c
         Snapshot(txns=all_txns(), write_ids=table.write_ids.for_compaction()),
     )
     current = [*after.state.originals]
-    for entry in (*([after.state.base] if after.state.base else []), *after.state.deltas):
-        current += after.listing.data_files(entry.name)
+    names = [after.state.base.name] if after.state.base is not None else []
+    for directory in (*names, *(delta.name for delta in after.state.deltas)):
+        current += after.listing.data_files(directory)
     assert (found.files, found.size) == (len(current), sum(f.size for f in current))
 
 
