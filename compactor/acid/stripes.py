@@ -176,8 +176,8 @@ def key_ranges(marks: Iterable[tuple[RowId, int]]) -> tuple[Part, ...]:
     share = _share(events, PART_EVENTS)
     cuts: list[RowId] = []
     counted = 0
-    for key, count in ordered:
-        counted += count
+    for key, group in groupby(ordered, key=lambda mark: mark[0]):
+        counted += sum(count for _, count in group)
         if counted >= share and key < ordered[-1][0]:
             cuts.append(key)
             counted = 0
