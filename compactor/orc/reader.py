@@ -1,12 +1,12 @@
 """Reading ORC files stripe by stripe: row identities as numpy arrays, rows as Arrow batches.
 
-Only what pyarrow's ORC reader decodes is decoded here; a timestamp outside 1677–2262 is UnsupportedData.
+Only what pyarrow's ORC reader decodes is decoded here; a timestamp outside 1677–2262 is BeyondArrow.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -17,19 +17,20 @@ import pyarrow as pa
 from pyarrow import orc
 
 from compactor.acid.layout import flush_length_file
-from compactor.acid.planning import FileFacts
 from compactor.acid.records import RowId, SyntheticIds
-from compactor.acid.schema import HiveType
+from compactor.acid.schema import HiveType, can_read_as
 from compactor.acid.snapshot import ValidWriteIdList
-from compactor.errors import CorruptFile, PathNotFound, UnsupportedData
+from compactor.errors import BeyondArrow, CorruptFile, PathNotFound, UnsupportedData
 from compactor.orc.evolution import converted
-from compactor.orc.tail import ACID_COLUMNS, OrcTail, read_tail
+from compactor.orc.tail import ACID_COLUMNS, OrcTail, read_tail, stripe_length
+from compactor.orc.types import arrow_type
 from compactor.storage.calendar import to_proleptic
 from compactor.storage.filesystem import FileSystem
 
 Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 _KEYS = list(ACID_COLUMNS[:5])
+_AT_ONCE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +49,45 @@ class Keys:
     def at(self, position: int) -> RowId:
         return RowId(int(self.write_id[position]), int(self.bucket[position]), int(self.row_id[position]))
 
-    def ascending(self) -> bool:
-        """Row ids strictly ascend in ACID order."""
+    def chosen(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Keys:
+        """Some of the rows, by a mask or by positions."""
+        return Keys(
+            operation=self.operation[rows],
+            write_id=self.write_id[rows],
+            bucket=self.bucket[rows],
+            row_id=self.row_id[rows],
+            current_write_id=self.current_write_id[rows],
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Keys]) -> Keys:
+        return cls(
+            operation=np.concatenate([k.operation for k in parts]),
+            write_id=np.concatenate([k.write_id for k in parts]),
+            bucket=np.concatenate([k.bucket for k in parts]),
+            row_id=np.concatenate([k.row_id for k in parts]),
+            current_write_id=np.concatenate([k.current_write_id for k in parts]),
+        )
+
+    def within(self, after: RowId | None, up_to: RowId | None) -> BoolArray:
+        """Which rows come after `after` and not after `up_to`; None: no limit."""
+        inside: BoolArray = np.ones(len(self), dtype=np.bool_)
+        if after is not None:
+            inside &= ~self._at_most(after)
+        if up_to is not None:
+            inside &= self._at_most(up_to)
+        return inside
+
+    def _at_most(self, bound: RowId) -> BoolArray:
+        w, b, r = self.write_id, self.bucket, self.row_id
+        in_bucket = (b < bound.bucket) | ((b == bound.bucket) & (r <= bound.row_id))
+        before: BoolArray = (w < bound.write_id) | ((w == bound.write_id) & in_bucket)
+        return before
+
+    def ascending(self, *, repeats: bool = False) -> bool:
+        """Row ids ascend in ACID order. repeats: equal neighbours are allowed."""
         w, b, r = np.diff(self.write_id), np.diff(self.bucket), np.diff(self.row_id)
-        return bool(np.all((w > 0) | ((w == 0) & ((b > 0) | ((b == 0) & (r > 0))))))
+        return bool(np.all((w > 0) | ((w == 0) & ((b > 0) | ((b == 0) & (r > -1 if repeats else r > 0))))))
 
     def visible(self, write_ids: ValidWriteIdList) -> BoolArray:
         """Which events were written by a valid write id."""
@@ -101,40 +137,60 @@ class OrcSource:
         columns = [batch.column(batch.schema.get_field_index(name)) for name in _KEYS]
         if any(c.null_count for c in columns):
             raise CorruptFile(f"{self.path}: stripe {stripe} has rows without a row id")
-        operation, write_id, bucket, row_id, current = (c.to_numpy(zero_copy_only=False) for c in columns)
-        return Keys(
-            operation=operation.astype(np.int64),
-            write_id=write_id.astype(np.int64),
-            bucket=bucket.astype(np.int64),
-            row_id=row_id.astype(np.int64),
-            current_write_id=current.astype(np.int64),
+        operation, write_id, bucket, row_id, current = (
+            c.to_numpy(zero_copy_only=False).astype(np.int64, copy=False) for c in columns
         )
+        return Keys(operation=operation, write_id=write_id, bucket=bucket, row_id=row_id, current_write_id=current)
 
-    def rows(self, stripe: int, wanted: HiveType) -> pa.StructArray:
+    def rows(self, stripe: int, wanted: HiveType, keep: BoolArray | None = None) -> pa.StructArray:
         """The table's columns of a stripe as a struct of type `wanted`, dates in the proleptic calendar.
 
-        Raises UnsupportedData for values that pyarrow cannot hold and for conversions that would lose some.
+        keep: which rows, None for all. The columns of a large stripe are decoded and filtered one after the other,
+        because the decoder needs several times the memory of what it returns. Raises BeyondArrow for values that
+        pyarrow cannot hold, UnsupportedData for conversions that would lose some.
         """
+        found = self.tail.row_type
+        if not can_read_as(found, wanted):
+            raise UnsupportedData(f"{self.path}: columns of type {found} cannot be rewritten as {wanted}")
+        chosen = None if keep is None or keep.all() else pa.array(keep)
+        count = self.stripe_rows(stripe) if keep is None else int(np.count_nonzero(keep))
+        whole = self._decoded(stripe, None) if self._at_once(stripe, found) else None
+        columns: list[pa.Array] = []
+        nulls: pa.Array | None = None
+        for position, (_, child) in enumerate(wanted.children):
+            if position >= len(found.children):
+                columns.append(pa.nulls(count, arrow_type(child)))
+                continue
+            name, old = found.children[position]
+            struct = self._decoded(stripe, name) if whole is None else whole
+            column = struct.field(0 if whole is None else position)
+            nulls = struct.is_null() if struct.null_count else None
+            if chosen is not None:
+                column, nulls = column.filter(chosen), None if nulls is None else nulls.filter(chosen)
+            columns.append(converted(column if self.tail.proleptic else to_proleptic(column), old, child))
+        fields = [pa.field(name, c.type) for (name, _), c in zip(wanted.children, columns, strict=True)]
+        return pa.StructArray.from_arrays(columns, fields=fields, mask=nulls)
+
+    def _at_once(self, stripe: int, found: HiveType) -> bool:
+        """Small stripes cost more calls than memory; and pyarrow, which selects by name, splits a name at its dots."""
+        small = stripe_length(self.tail.footer.stripes[stripe]) <= _AT_ONCE_BYTES
+        return small or any("." in name for name, _ in found.children)
+
+    def _decoded(self, stripe: int, name: str | None) -> pa.StructArray:
+        """One of the table's columns of a stripe, or all of them, as a struct."""
         if self.tail.is_acid:
-            found = self._read(stripe, ["row"]).column(0)
-        else:
-            batch = self._read(stripe, None)
-            found = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
-        if not self.tail.proleptic:
-            found = to_proleptic(found)
-        return converted(found, self.tail.row_type, wanted)
+            return self._read(stripe, ["row" if name is None else f"row.{name}"]).column(0)
+        batch = self._read(stripe, None if name is None else [name])
+        return pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
 
     def _read(self, stripe: int, columns: list[str] | None) -> pa.RecordBatch:
         try:
             return self._file.read_stripe(stripe, columns=columns)
         except pa.ArrowNotImplementedError as error:
-            raise UnsupportedData(f"{self.path}: {error}") from error
+            raise BeyondArrow(f"{self.path}: {error}") from error
         except (pa.ArrowException, OSError) as error:
             if "out of range" in str(error):
-                raise UnsupportedData(
-                    f"{self.path}: {error}",
-                    hint="stripes with such values are copied as they are; only reading or changing them fails",
-                ) from error
+                raise BeyondArrow(f"{self.path}: {error}") from error
             raise CorruptFile(f"{self.path}: stripe {stripe} cannot be read: {error}") from error
 
     @cached_property
@@ -160,19 +216,6 @@ class OrcSource:
             # An original row was written before any transaction, so it is valid for everyone.
             current_write_id=np.full(count, ids.write_id, dtype=np.int64),
         )
-
-
-def orc_facts(fs: FileSystem, path: str) -> FileFacts:
-    """What a plan needs to know of a file, from its tail alone."""
-    with OrcSource(fs, path) as source:
-        return FileFacts(rows=source.tail.rows, row_type=source.tail.row_type, acid=source.tail.is_acid)
-
-
-def read_keys(fs: FileSystem, path: str) -> Iterator[Keys]:
-    """Row identities of a file, a stripe at a time."""
-    with OrcSource(fs, path) as source:
-        for stripe in range(source.stripes):
-            yield source.keys(stripe)
 
 
 def _committed_part(fs: FileSystem, path: str) -> pa.NativeFile:

@@ -1,45 +1,60 @@
-"""Running one plan item: read its sources stripe by stripe, write its output file.
+"""Running a plan item, or one part of it: read its sources stripe by stripe as the plan says, write what becomes of them.
 
-For every source stripe, in order:
+    COPY       the stripe's bytes go into the output; its rows are not read.
+    DECODE     read the row ids and find the rows that survive. None: drop the stripe. All, and the stripe may be
+               copied and is large enough: copy it after all. Otherwise decode the columns, take the survivors, and
+               encode them together with their neighbours.
+    COALESCE   decode the stripe and encode it together with its neighbours.
 
-1. From the tail alone: may it be copied raw (same template, trusted statistics, key index), can a delete fall into
-   its key range, are all its write ids valid, is it large enough to be worth keeping?
-2. Yes to all: copy its bytes.
-3. Otherwise read its row ids and find the rows that survive. None: drop the stripe. All, and it may be copied and
-   is large enough: copy it after all.
-4. Otherwise decode the columns, take the survivors, and encode them together with their neighbours.
+An item of one part is written to its final file at once. A part of a larger item is a task of its own: what it
+encodes goes into a part file, what it copies is left to the task that joins the parts (`orc.join`). Rows that Arrow
+cannot hold are left to the JVM, from the first such stripe to the next one that is copied; what survives of each
+stripe is known by then.
 
-The order of row ids is checked as the file grows: a violation is an error, never a silently wrong file.
-Memory: one decoded stripe plus `ENCODE_BYTES` of decoded rows.
+The order of row ids is checked as the output grows: a violation is an error, never a silently wrong file. What is
+written is a function of the item alone. Memory: one decoded stripe, `ENCODE_BYTES` of decoded rows, and
+`deletes.WINDOW_EVENTS` deleted rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pyarrow as pa
 
+from compactor.acid import stripes
 from compactor.acid.planning import ItemKind, PlanItem, SourceFile
 from compactor.acid.records import Operation, RowId
 from compactor.acid.schema import HiveType
 from compactor.acid.snapshot import ValidWriteIdList
-from compactor.errors import UnsupportedData, VerificationError
-from compactor.orc import orc_proto_pb2 as pb
-from compactor.orc.assembler import AcidStats, FileAssembler, Template
-from compactor.orc.deletes import DeleteSet, check_deletes
+from compactor.acid.stripes import Part, StripeFacts, StripeUse
+from compactor.errors import BeyondArrow, UnsupportedData, VerificationError
+from compactor.orc.assembler import FileAssembler, Template
+from compactor.orc.deletes import DeleteWindow, check_deletes
+from compactor.orc.facts import stripe_facts
+from compactor.orc.order import RowOrder, may_lie_within
+from compactor.orc.parts import (
+    PartFile,
+    PartResult,
+    Sink,
+    WholeFile,
+    acid_stats,
+    opened,
+    output_template,
+    part_file,
+)
 from compactor.orc.reader import BoolArray, Keys, OrcSource
-from compactor.orc.tail import stripe_length
-from compactor.orc.types import acid_arrow_schema, acid_type
+from compactor.orc.types import acid_arrow_schema, arrow_type
 from compactor.storage.filesystem import FileSystem
 
-SMALL_STRIPE_BYTES = 1 << 20
-"""Stripes below this size are joined with their neighbours: every stripe costs readers two seeks and a footer."""
-ENCODE_BYTES = 48 << 20
+ENCODE_BYTES = 32 << 20
 """Decoded bytes that become one stripe, about 8-16 MB once encoded."""
-_WRITE_ID, _BUCKET, _ROW_ID, _CURRENT = 2, 3, 4, 5
-_LOWEST = -(1 << 62)
+DELETES_A_STRIPE = 1_000_000
+"""Delete events that become one stripe."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,23 +77,79 @@ class ItemResult:
 
 
 def run_item(
-    fs: FileSystem, root: str, item: PlanItem, row_type: HiveType, write_ids: ValidWriteIdList, *, compression: int
-) -> ItemResult:
+    fs: FileSystem, root: str, item: PlanItem, row_type: HiveType, write_ids: ValidWriteIdList
+) -> ItemResult | PartResult:
     """Write the output of an ORC item below `root`; it appears under its final name only when complete.
 
-    compression: codec of a file that has no source to take it from. Running an item twice writes equal files.
+    A PartResult, of the item as one part, when the JVM has to write some of it.
     """
-    with fs.write_atomically(f"{root}/{item.output}") as stream:
-        rewrite = _Rewrite(fs, root, item, row_type, write_ids, stream, compression)
-        match item.kind:
-            case ItemKind.ROWS | ItemKind.PLAIN:
-                return rewrite.rows()
-            case ItemKind.DELETES:
-                return rewrite.deletes()
+    template = output_template(fs, root, item, row_type)
+    try:
+        with fs.write_atomically(f"{root}/{item.output}") as stream:
+            out = FileAssembler(stream, template)
+            done = _Rewrite(fs, root, item, row_type, write_ids, template, WholeFile(out))
+            for part in item.parts:
+                done.part(part)
+            size = out.finish(acid_stats(item.kind, out.rows))
+    except BeyondArrow:
+        whole = Part(runs=tuple(run for part in item.parts for run in part.runs))
+        return _write_part(fs, root, item, 0, whole, row_type, write_ids)
+    return ItemResult(
+        output=item.output,
+        size=size,
+        rows_in=done.rows_in,
+        rows_out=out.rows,
+        rows_deleted=done.deleted,
+        rows_invalid=done.invalid,
+        stripes_copied=out.stripes_copied,
+        stripes_encoded=out.stripes_encoded,
+        bytes_copied=out.bytes_copied,
+        bytes_encoded=out.bytes_encoded,
+    )
+
+
+def write_part(
+    fs: FileSystem, root: str, item: PlanItem, number: int, row_type: HiveType, write_ids: ValidWriteIdList
+) -> PartResult:
+    """Write what part `number` of an ORC item has to encode into a part file beside the item's output."""
+    return _write_part(fs, root, item, number, item.parts[number], row_type, write_ids)
+
+
+def _write_part(
+    fs: FileSystem,
+    root: str,
+    item: PlanItem,
+    number: int,
+    part: Part,
+    row_type: HiveType,
+    write_ids: ValidWriteIdList,
+) -> PartResult:
+    template = output_template(fs, root, item, row_type)
+    with contextlib.ExitStack() as stack:
+        sink = PartFile(fs, root, part_file(item, number), template, stack)
+        done = _Rewrite(fs, root, item, row_type, write_ids, template, sink)
+        done.part(part)
+        sink.finish(item.kind)
+    return PartResult(
+        pieces=tuple(sink.pieces), rows_in=done.rows_in, rows_deleted=done.deleted, rows_invalid=done.invalid
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stripe:
+    """A stripe of a source. file: the source as the plan knows it. at: its number."""
+
+    source: OrcSource
+    file: SourceFile
+    at: int
+    facts: StripeFacts
+
+    def __str__(self) -> str:
+        return f"{self.source.path}: stripe {self.at}"
 
 
 class _Rewrite:
-    """One run of one item; holds the state that grows with the output."""
+    """Turns runs of stripes into stripes of the output; holds the state that grows with them."""
 
     def __init__(
         self,
@@ -87,247 +158,181 @@ class _Rewrite:
         item: PlanItem,
         row_type: HiveType,
         write_ids: ValidWriteIdList,
-        stream: pa.NativeFile,
-        compression: int,
+        template: Template,
+        sink: Sink,
     ) -> None:
         self._fs, self._root, self._item = fs, root, item
         self._row_type, self._write_ids = row_type, write_ids
-        self._acid = item.kind is not ItemKind.PLAIN
-        file_type = acid_type(row_type) if self._acid else row_type
-        self._template = _template(fs, root, item.sources, file_type, compression)
-        self._out = FileAssembler(stream, self._template)
-        self._pending: list[pa.Table] = []
-        self._pending_bytes = 0
-        self._last: RowId | None = None
-        self._rows_in = self._deleted = self._invalid = 0
+        self._template, self._sink = template, sink
+        self._order = RowOrder(repeats=item.kind is ItemKind.DELETES)
+        self._deletes = DeleteWindow(fs, (), write_ids)
+        self._pending = _Pending()
+        self.rows_in = self.deleted = self.invalid = 0
 
-    def rows(self) -> ItemResult:
-        deletes = DeleteSet.load(self._fs, [self._path(d) for d in self._item.deletes], self._write_ids)
-        for source in self._open_sources():
-            for stripe in range(source.stripes):
-                self._rows_in += source.stripe_rows(stripe)
-                if self._acid:
-                    self._acid_stripe(source, stripe, deletes)
-                else:
-                    self._plain_stripe(source, stripe)
+    def part(self, part: Part) -> None:
+        if self._item.kind is ItemKind.DELETES:
+            self._delete_events(part)
+            return
+        paths = [f"{self._root}/{d.path}" for d in self._item.deletes]
+        self._deletes = DeleteWindow(self._fs, paths, self._write_ids, up_to=self._end(part))
+        for position, runs in groupby(part.runs, key=lambda run: run.source):
+            file = self._item.sources[position]
+            with opened(self._fs, self._root, file) as source:
+                facts = stripe_facts(source.tail)
+                for run in runs:
+                    for at in range(run.start, run.stop):
+                        self.rows_in += facts[at].rows
+                        self._stripe(_Stripe(source=source, file=file, at=at, facts=facts[at]), run.use)
         self._flush()
-        size = self._out.finish(AcidStats(inserts=self._out.rows) if self._acid else None)
-        return self._result(size)
 
-    def deletes(self) -> ItemResult:
+    def _end(self, part: Part) -> RowId | None:
+        """The last row id of a part for which deletes matter; None when the tail does not tell."""
+        decoded = [run for run in part.runs if run.use is StripeUse.DECODE]
+        if not decoded or not self._item.deletes:
+            return None
+        with opened(self._fs, self._root, self._item.sources[decoded[-1].source]) as source:
+            return stripe_facts(source.tail)[decoded[-1].stop - 1].last
+
+    def _delete_events(self, part: Part) -> None:
         """Delete events of all sources, sorted by row id and then by who deleted; 40 bytes an event in memory."""
         found: list[Keys] = []
-        for source in self._open_sources():
-            for stripe in range(source.stripes):
-                keys = source.keys(stripe)
-                check_deletes(keys, source.path)
-                keep = keys.visible(self._write_ids)
-                self._rows_in += len(keys)
-                self._invalid += int(np.count_nonzero(~keep))
-                found.append(_chosen(keys, keep))
-        if found:
-            merged = _concatenated(found)
-            order = np.lexsort((merged.current_write_id, merged.row_id, merged.bucket, merged.write_id))
-            self._encode(_chosen(merged, order), None)
-        self._flush()
-        return self._result(self._out.finish(AcidStats(deletes=self._out.rows)))
-
-    def _open_sources(self) -> Iterator[OrcSource]:
         for file in self._item.sources:
-            with OrcSource(self._fs, self._path(file), synthetic=file.synthetic) as source:
-                if source.tail.rows != file.rows:
-                    raise VerificationError(
-                        f"{source.path} has {source.tail.rows} rows, {file.rows} when the compaction was planned"
-                    )
-                yield source
+            with opened(self._fs, self._root, file) as source:
+                found += [
+                    self._events(source, stripe, part)
+                    for stripe, facts in enumerate(stripe_facts(source.tail))
+                    if may_lie_within(facts, part.after, part.up_to)
+                ]
+        if not found:
+            return
+        events = Keys.joined(found)
+        found.clear()
+        order = np.lexsort((events.current_write_id, events.row_id, events.bucket, events.write_id))
+        for start in range(0, len(order), DELETES_A_STRIPE):
+            chunk = events.chosen(order[start : start + DELETES_A_STRIPE])
+            self._order.follow(chunk, None, self._item.output)
+            self._sink.append(_event_table(chunk, None, self._row_type), chunk.at(-1))
 
-    def _acid_stripe(self, source: OrcSource, stripe: int, deletes: DeleteSet) -> None:
-        bounds = _key_bounds(source, stripe)
-        copyable = source.synthetic is None and bounds is not None and self._template.accepts(source.tail)
-        large = stripe_length(source.tail.footer.stripes[stripe]) >= SMALL_STRIPE_BYTES
-        if copyable and large and bounds is not None:
-            first, last = bounds
-            certain = not deletes.may_hit(first, last) and _all_valid(source, stripe, self._write_ids)
-            if certain and (self._last is None or first > self._last):
-                self._copy(source, stripe, last)
-                return
+    def _events(self, source: OrcSource, stripe: int, part: Part) -> Keys:
         keys = source.keys(stripe)
-        keep = self._survivors(keys, deletes)
+        check_deletes(keys, source.path)
+        keys = keys.chosen(keys.within(part.after, part.up_to))
+        valid = keys.visible(self._write_ids)
+        self.rows_in += len(keys)
+        self.invalid += int(np.count_nonzero(~valid))
+        return keys.chosen(valid)
+
+    def _stripe(self, stripe: _Stripe, use: StripeUse) -> None:
+        acid = self._item.kind is ItemKind.ROWS
+        if use is StripeUse.COPY:
+            if not self._may_copy(stripe):
+                raise VerificationError(f"{stripe} is not the one that was planned to be copied")
+            last = self._order.follow_stripe(stripe.source, stripe.at, stripe.facts) if acid else None
+            self._copy(stripe, last)
+            return
+        keys, keep = None, np.ones(stripe.facts.rows, dtype=np.bool_)
+        if acid:
+            keys = stripe.source.keys(stripe.at)
+            if use is StripeUse.DECODE:
+                keep = self._survivors(keys)
         if not keep.any():
             return
-        self._check_order(keys, keep, source.path)
-        if not keep.all():
-            self._decode(source, stripe, keys, keep)
-        elif copyable and large:
-            self._copy(source, stripe, keys.at(-1))
+        if keys is not None:
+            self._order.follow(keys, keep, stripe.source.path)
+        whole = bool(keep.all()) and self._may_copy(stripe)
+        if whole and use is StripeUse.DECODE and stripe.facts.size >= stripes.SMALL_STRIPE_BYTES:
+            self._copy(stripe, self._order.last)
+        elif self._sink.diverting and not self._pending.rows and not whole:
+            self._sink.divert(stripe.file, stripe.at, keep)
         else:
-            try:
-                self._decode(source, stripe, keys, keep)
-            except UnsupportedData:
-                # What cannot be decoded can still be copied whole, however small.
-                if not copyable:
-                    raise
-                self._copy(source, stripe, keys.at(-1))
+            self._decode(stripe, keys, keep, whole=whole)
 
-    def _plain_stripe(self, source: OrcSource, stripe: int) -> None:
-        copyable = _statistics_trusted(source, stripe) and self._template.accepts(source.tail)
-        if copyable and stripe_length(source.tail.footer.stripes[stripe]) >= SMALL_STRIPE_BYTES:
-            self._copy(source, stripe, None)
-            return
+    def _decode(self, stripe: _Stripe, keys: Keys | None, keep: BoolArray, *, whole: bool) -> None:
+        """Queue rows of a stripe for encoding; `whole`: what cannot be decoded can still be copied, however small."""
+        if self._pending.would_overflow(int(np.count_nonzero(keep))):
+            self._flush()
         try:
-            rows = source.rows(stripe, self._row_type)
-        except UnsupportedData:
-            if not copyable:
-                raise
-            self._copy(source, stripe, None)
+            arrow_type(self._row_type)
+            rows = stripe.source.rows(stripe.at, self._row_type, keep)
+        except BeyondArrow:
+            self._flush()
+            if whole:
+                self._copy(stripe, self._order.last)
+            else:
+                self._sink.divert(stripe.file, stripe.at, keep)
             return
-        self._add(pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows)]))
+        kept = None if keys is None else keys.chosen(keep)
+        if kept is None:
+            table = pa.Table.from_batches([pa.RecordBatch.from_struct_array(rows)])
+        else:
+            table = _event_table(kept, rows, self._row_type)
+        pieces = max(-(-table.nbytes // ENCODE_BYTES), 1)
+        for piece in range(pieces):
+            start, stop = table.num_rows * piece // pieces, table.num_rows * (piece + 1) // pieces
+            if piece:
+                self._flush()
+            self._pending.add(table.slice(start, stop - start), None if kept is None else kept.at(stop - 1))
 
-    def _survivors(self, keys: Keys, deletes: DeleteSet) -> BoolArray:
-        valid = keys.visible(self._write_ids)
-        if self._item.kind is ItemKind.ROWS and np.any(keys.operation != Operation.INSERT):
+    def _survivors(self, keys: Keys) -> BoolArray:
+        if np.any(keys.operation != Operation.INSERT):
             raise UnsupportedData(
                 "the file holds update or delete events among its rows, as Hive before 3.0 wrote them",
                 hint="run a major compaction in Hive 2 before the upgrade, as Hive's upgrade guide asks",
             )
-        keep = valid & deletes.survivors(keys)
-        self._invalid += int(np.count_nonzero(~valid))
-        self._deleted += int(np.count_nonzero(valid & ~keep))
+        valid = keys.visible(self._write_ids)
+        keep = valid & self._deletes.covering(keys.at(0), keys.at(-1)).survivors(keys)
+        self.invalid += int(np.count_nonzero(~valid))
+        self.deleted += int(np.count_nonzero(valid & ~keep))
         return keep
 
-    def _check_order(self, keys: Keys, keep: BoolArray, path: str) -> None:
-        first = keys.at(int(np.argmax(keep)))
-        if not keys.ascending() or (self._last is not None and first <= self._last):
-            raise VerificationError(
-                f"{path}: row ids do not ascend at {first} (after {self._last}); the files of this bucket overlap",
-                hint="two writers used the same row ids; look at the files of this bucket and move the intruder away",
-            )
+    def _may_copy(self, stripe: _Stripe) -> bool:
+        return stripe.facts.trusted and stripe.file.synthetic is None and self._template.accepts(stripe.source.tail)
 
-    def _copy(self, source: OrcSource, stripe: int, last: RowId | None) -> None:
+    def _copy(self, stripe: _Stripe, last: RowId | None) -> None:
         self._flush()
-        self._out.copy(source, stripe, last)
-        self._last = last
-
-    def _decode(self, source: OrcSource, stripe: int, keys: Keys, keep: BoolArray) -> None:
-        rows: pa.Array = source.rows(stripe, self._row_type)
-        if not keep.all():
-            rows = rows.filter(pa.array(keep))
-            keys = _chosen(keys, keep)
-        self._encode(keys, rows)
-
-    def _encode(self, keys: Keys, rows: pa.Array | None) -> None:
-        """Queue events for encoding; rows None: delete events."""
-        schema = acid_arrow_schema(self._row_type)
-        columns: Sequence[pa.Array] = [
-            pa.array(keys.operation, type=pa.int64()).cast(pa.int32()),
-            pa.array(keys.write_id),
-            pa.array(keys.bucket, type=pa.int64()).cast(pa.int32()),
-            pa.array(keys.row_id),
-            pa.array(keys.current_write_id),
-            pa.nulls(len(keys), schema.field("row").type) if rows is None else rows,
-        ]
-        self._last = keys.at(-1) if len(keys) else self._last
-        self._add(pa.Table.from_arrays(columns, names=schema.names))
-
-    def _add(self, table: pa.Table) -> None:
-        self._pending.append(table)
-        self._pending_bytes += table.nbytes
-        if self._pending_bytes >= ENCODE_BYTES:
-            self._flush()
+        self._sink.copy(stripe.source, stripe.file, stripe.at, last)
 
     def _flush(self) -> None:
-        if self._pending:
-            self._out.append(pa.concat_tables(self._pending), self._last)
-        self._pending = []
-        self._pending_bytes = 0
-
-    def _path(self, file: SourceFile) -> str:
-        return f"{self._root}/{file.path}"
-
-    def _result(self, size: int) -> ItemResult:
-        return ItemResult(
-            output=self._item.output,
-            size=size,
-            rows_in=self._rows_in,
-            rows_out=self._out.rows,
-            rows_deleted=self._deleted,
-            rows_invalid=self._invalid,
-            stripes_copied=self._out.stripes_copied,
-            stripes_encoded=self._out.stripes_encoded,
-            bytes_copied=self._out.bytes_copied,
-            bytes_encoded=self._out.bytes_encoded,
-        )
+        tables, last = self._pending.taken()
+        if tables:
+            self._sink.append(pa.concat_tables(tables), last)
+            del tables
+            pa.default_memory_pool().release_unused()
 
 
-def _template(
-    fs: FileSystem, root: str, sources: Sequence[SourceFile], file_type: HiveType, compression: int
-) -> Template:
-    """The template of the source with most bytes of the right type, so that most stripes can be copied."""
-    best: tuple[int, Template] | None = None
-    for file in sources:
-        with OrcSource(fs, f"{root}/{file.path}", synthetic=file.synthetic) as source:
-            template = Template.like(source.tail, file_type)
-            weight = file.size if template.accepts(source.tail) else 0
-        if best is None or weight > best[0]:
-            best = weight, template
-    return best[1] if best is not None else Template.fresh(file_type, compression=compression)
+class _Pending:
+    """Decoded rows that wait to become a stripe, and the last row id among them."""
+
+    def __init__(self) -> None:
+        self.rows = self._size = 0
+        self._tables: list[pa.Table] = []
+        self._last: RowId | None = None
+
+    def would_overflow(self, rows: int) -> bool:
+        """Would so many more rows, of the width of those here, be more than a stripe?"""
+        return bool(self.rows) and self._size * (self.rows + rows) > ENCODE_BYTES * self.rows
+
+    def add(self, table: pa.Table, last: RowId | None) -> None:
+        self._tables.append(table)
+        self._last = last
+        self.rows += table.num_rows
+        self._size += table.nbytes
+
+    def taken(self) -> tuple[Sequence[pa.Table], RowId | None]:
+        tables, self._tables = self._tables, []
+        self.rows = self._size = 0
+        return tables, self._last
 
 
-def _statistics_trusted(source: OrcSource, stripe: int) -> bool:
-    """Hive's streaming ingest writes stripes whose statistics count no values; Hive must not be made to trust them."""
-    if stripe >= len(source.tail.metadata.stripe_stats):
-        return False
-    statistics = source.tail.metadata.stripe_stats[stripe].col_stats
-    return bool(statistics) and statistics[0].number_of_values == source.stripe_rows(stripe)
-
-
-def _key_bounds(source: OrcSource, stripe: int) -> tuple[RowId, RowId] | None:
-    """(a bound at or below the first row id, the last row id) of a stripe; None when the tail does not tell.
-
-    The last one comes from hive.acid.key.index, the first from the column statistics.
-    """
-    index = source.tail.key_index()
-    if index is None or not _statistics_trusted(source, stripe):
-        return None
-    columns = source.tail.metadata.stripe_stats[stripe].col_stats
-    low: list[int] = []
-    for column in (_WRITE_ID, _BUCKET, _ROW_ID):
-        statistics = columns[column].int_statistics
-        if not statistics.HasField("minimum") or not statistics.HasField("maximum"):
-            return None
-        low.append(statistics.minimum)
-        if statistics.minimum != statistics.maximum:
-            break
-    return RowId(*(low + [_LOWEST] * (3 - len(low)))), index[stripe]
-
-
-def _all_valid(source: OrcSource, stripe: int, write_ids: ValidWriteIdList) -> bool:
-    """Every event of the stripe is an insert by a valid write id, as far as the statistics tell."""
-    columns: Sequence[pb.ColumnStatistics] = source.tail.metadata.stripe_stats[stripe].col_stats
-    operation, current = columns[1].int_statistics, columns[_CURRENT].int_statistics
-    if not (operation.HasField("maximum") and current.HasField("minimum") and current.HasField("maximum")):
-        return False
-    if operation.maximum != Operation.INSERT or current.maximum > write_ids.high_water:
-        return False
-    return not any(current.minimum <= i <= current.maximum for i in write_ids.open | write_ids.aborted)
-
-
-def _chosen(keys: Keys, chosen: np.ndarray) -> Keys:
-    """Rows by mask or by positions."""
-    return Keys(
-        operation=keys.operation[chosen],
-        write_id=keys.write_id[chosen],
-        bucket=keys.bucket[chosen],
-        row_id=keys.row_id[chosen],
-        current_write_id=keys.current_write_id[chosen],
-    )
-
-
-def _concatenated(parts: Sequence[Keys]) -> Keys:
-    return Keys(
-        operation=np.concatenate([k.operation for k in parts]),
-        write_id=np.concatenate([k.write_id for k in parts]),
-        bucket=np.concatenate([k.bucket for k in parts]),
-        row_id=np.concatenate([k.row_id for k in parts]),
-        current_write_id=np.concatenate([k.current_write_id for k in parts]),
-    )
+def _event_table(keys: Keys, rows: pa.Array | None, row_type: HiveType) -> pa.Table:
+    """Events as an ACID file holds them; rows None: delete events."""
+    schema = acid_arrow_schema(row_type)
+    columns = [
+        pa.array(keys.operation).cast(pa.int32()),
+        pa.array(keys.write_id),
+        pa.array(keys.bucket).cast(pa.int32()),
+        pa.array(keys.row_id),
+        pa.array(keys.current_write_id),
+        pa.nulls(len(keys), schema.field("row").type) if rows is None else rows,
+    ]
+    return pa.Table.from_arrays(columns, names=schema.names)

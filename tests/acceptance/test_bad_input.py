@@ -15,7 +15,6 @@ import pyarrow.orc as po
 import pytest
 from pyarrow import fs as pafs
 
-from compactor.acid.planning import CompactionPlan, PlanItem
 from compactor.errors import (
     CompactorError,
     CorruptFile,
@@ -27,7 +26,6 @@ from compactor.errors import (
 from compactor.jobs.compaction import JobRunner
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import CompactionState
-from compactor.orc.rewrite import ItemResult, run_item
 from compactor.storage.filesystem import ArrowFileSystem, open_location
 from compactor.worker import Outcome, WorkerResult
 from tests.inline_runner import InlineJobRunner
@@ -188,18 +186,11 @@ class FullFile:
         return getattr(self._stream, name)
 
 
-class FullDiskRunner(InlineJobRunner):
-    """Runs items on the full disk."""
-
-    def _run_item(self, plan: CompactionPlan, item: PlanItem, compression: int) -> ItemResult:
-        _, root = open_location(plan.location)
-        return run_item(FullDisk(), root, item, plan.row_type, plan.write_ids, compression=compression)
-
-
 def test_a_full_disk_fails_the_compaction_and_leaves_no_half_file(world: World) -> None:
     expected = world.rows()
     before = fingerprint(world.location())
-    assert compact(world, FullDiskRunner()).outcome is Outcome.FAILED
+    runner = InlineJobRunner(filesystem_of=lambda location: (FullDisk(), open_location(location)[1]))
+    assert compact(world, runner).outcome is Outcome.FAILED
     message = world.only().error_message or ""
     assert "no space left" in message
     assert StorageFull.default_hint in message

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,11 @@ from pyarrow import parquet as pq
 from compactor.acid.directory import Snapshot, directory_state
 from compactor.acid.layout import Base, is_hidden, parse_bucket, parse_directory
 from compactor.acid.planning import CompactionPlan, Depth, ItemKind, Refusal
-from compactor.jobs.compaction import prepare_directories
-from compactor.jobs.parquet import run_parquet_item
 from compactor.jobs.planner import CompactionTarget, plan, survey
 from compactor.jobs.verify import verify_output
-from compactor.orc import orc_proto_pb2 as pb
-from compactor.orc.rewrite import ItemResult, run_item
 from compactor.storage.filesystem import open_location
 from tests.fixtures.hive_tables import EXPECTED, HiveTable, all_txns, hive_table, unpack
+from tests.jobs.compacted import direct_results
 from tests.table.test_hive_fixtures_read import by_text, expected_rows, read_batches, rows_of
 
 _ORC = "org.apache.hadoop.hive.ql.io.orc.OrcInputFormat"
@@ -69,19 +66,9 @@ def compact(fixture: HiveTable, depth: Depth, txn_id: int) -> list[CompactionPla
         if isinstance(made, Refusal):
             assert made.reason.startswith("nothing to gain")
             continue
-        verify_output(made, list(results(made)))
+        verify_output(made, direct_results(made))
         plans.append(made)
     return plans
-
-
-def results(made: CompactionPlan) -> Iterator[ItemResult]:
-    prepare_directories(made)
-    fs, root = open_location(made.location)
-    for item in made.items:
-        if item.format == "parquet":
-            yield run_parquet_item(fs, root, item, made.row_type)
-        else:
-            yield run_item(fs, root, item, made.row_type, made.write_ids, compression=pb.ZLIB)
 
 
 def row_ids(fixture: HiveTable) -> list[tuple[Any, ...]]:

@@ -9,11 +9,12 @@ from compactor.acid.layout import encode_bucket
 from compactor.acid.planning import CompactionPlan, Depth
 from compactor.acid.records import RowId
 from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
-from compactor.jobs.compaction import prepare_directories
+from compactor.errors import CompactorError
+from compactor.jobs.compaction import Job
 from compactor.jobs.planner import CompactionTarget, plan, survey
 from compactor.orc import orc_proto_pb2 as pb
-from compactor.orc.rewrite import ItemResult, run_item
-from compactor.storage.filesystem import open_location
+from compactor.orc.rewrite import ItemResult
+from tests.inline_runner import InlineJobRunner
 from tests.orc.acid_files import delete, insert, write_events
 
 B1 = encode_bucket(1)
@@ -49,6 +50,8 @@ def planned(location: Path, depth: Depth) -> CompactionPlan:
 
 
 def direct_results(made: CompactionPlan) -> list[ItemResult]:
-    prepare_directories(made)
-    fs, root = open_location(made.location)
-    return [run_item(fs, root, i, made.row_type, made.write_ids, compression=pb.ZLIB) for i in made.items]
+    (outcome,) = InlineJobRunner().run(
+        [Job(plan=made, compression=pb.ZLIB)], group="here", description="a test", progress=lambda *_: None
+    )
+    assert not isinstance(outcome, CompactorError)
+    return outcome

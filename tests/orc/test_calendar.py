@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import orc
 
-from compactor.acid.planning import ItemKind, PlanItem, SourceFile
+from compactor.acid.planning import SourceFile
 from compactor.acid.schema import parse_type
-from compactor.acid.snapshot import ValidWriteIdList
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.assembler import acid_template
 from compactor.orc.rewrite import run_item
 from compactor.storage.calendar import to_hybrid, to_proleptic
 from tests.orc.acid_files import FS, insert, source, write_events
+from tests.orc.items import ALL, item_of
 
 ROW = parse_type("struct<d:date,a:array<date>,m:map<int,struct<x:date>>>")
 EARLY = [dt.date(1, 1, 1), dt.date(999, 1, 1), dt.date(1582, 10, 4)]
@@ -66,13 +66,8 @@ def test_a_compaction_of_files_of_both_calendars_keeps_every_date(tmp_path: Path
         date_rows(path, calendar, write_id, [*EARLY, *LATE])
         sources.append(SourceFile(path=f"{path.parent.name}/{path.name}", size=path.stat().st_size, rows=6))
     (tmp_path / "base").mkdir()
-    item = PlanItem(
-        kind=ItemKind.ROWS,
-        output="base/bucket_00000",
-        bucket=0,
-        sources=tuple(sources),
-    )
-    run_item(FS, str(tmp_path), item, ROW, ValidWriteIdList(table="d.t", high_water=9), compression=pb.ZLIB)
+    item = item_of(tmp_path, sources, row_type=ROW, output="base/bucket_00000")
+    run_item(FS, str(tmp_path), item, ROW, ALL)
     assert [r[0] for r in read(tmp_path / "base" / "bucket_00000")] == [*EARLY, *LATE] * 3
 
 

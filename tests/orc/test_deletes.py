@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compactor.acid.records import RowId
 from compactor.acid.snapshot import ValidWriteIdList
 from compactor.errors import CorruptFile
-from compactor.orc.deletes import DeleteSet
+from compactor.orc.deletes import DeleteSet, DeleteWindow
 from compactor.orc.reader import Keys
 from tests.orc.acid_files import FS, delete, insert, write_events
 
@@ -46,17 +46,33 @@ def test_survivors_are_the_rows_that_are_not_in_the_set(deleted: set[RowId], row
     assert delete_set(deleted).survivors(keys_of(rows)).tolist() == [r not in deleted for r in rows]
 
 
-@given(st.sets(_IDS), _IDS, _IDS)
-def test_a_range_is_hit_exactly_when_a_deleted_row_lies_in_it(deleted: set[RowId], one: RowId, other: RowId) -> None:
-    first, last = min(one, other), max(one, other)
-    assert delete_set(deleted).may_hit(first, last) is any(first <= row <= last for row in deleted)
-
-
-@given(st.sets(_IDS), _IDS)
-def test_a_lower_bound_that_is_no_row_hits_no_less(deleted: set[RowId], last: RowId) -> None:
-    bound = RowId(last.write_id, -(1 << 62), -(1 << 62))
-    expected = any(row.write_id == last.write_id and row <= last for row in deleted)
-    assert delete_set(deleted).may_hit(bound, last) is expected
+@given(
+    st.lists(st.sets(_IDS), max_size=3),
+    st.lists(_IDS, unique=True),
+    st.integers(1, 5),
+    st.integers(1, 6),
+    st.booleans(),
+)
+def test_a_window_that_moves_forward_knows_every_deleted_row_of_each_stripe(
+    tmp_path_factory: pytest.TempPathFactory,
+    files: list[set[RowId]],
+    rows: list[RowId],
+    stripe: int,
+    events: int,
+    limited: bool,
+) -> None:
+    folder = tmp_path_factory.mktemp("deletes")
+    for position, deleted in enumerate(files):
+        write_events(folder / str(position), [delete(row, by=5) for row in sorted(deleted)], stripe_rows=2)
+    ordered = sorted(rows)
+    paths = [str(folder / str(i)) for i in range(len(files))]
+    window = DeleteWindow(FS, paths, _ALL, up_to=max(rows) if rows and limited else None, events=events)
+    gone = set().union(*files)
+    for start in range(0, len(ordered), stripe):
+        part = ordered[start : start + stripe]
+        held = window.covering(part[0], part[-1])
+        assert held.survivors(keys_of(part)).tolist() == [row not in gone for row in part]
+        assert held.count <= max(events, sum(part[0] <= row <= part[-1] for row in gone))
 
 
 @given(st.lists(st.lists(st.tuples(_IDS, st.integers(1, 6))), min_size=1, max_size=3), st.sets(st.integers(1, 6)))
@@ -86,4 +102,3 @@ def test_no_files_delete_nothing() -> None:
     empty = DeleteSet.load(FS, [], _ALL)
     assert empty.count == 0
     assert empty.survivors(keys_of([RowId(1, 536870912, 0)])).tolist() == [True]
-    assert not empty.may_hit(RowId(0, 0, 0), RowId(9, 1 << 30, 9))

@@ -18,7 +18,7 @@ from compactor.errors import CorruptFile, PathNotFound, UnsupportedData
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.assembler import AcidStats, FileAssembler, acid_template
 from compactor.orc.facts import orc_facts
-from compactor.orc.reader import Keys, OrcSource, read_keys
+from compactor.orc.reader import Keys, OrcSource
 from tests.orc.acid_files import FS, ROW, event_table, insert, source, write_events, write_plain
 
 _B0 = 536870912
@@ -112,8 +112,8 @@ def test_a_plain_files_facts_say_that_it_is_not_acid(tmp_path: Path) -> None:
 def test_rows_without_a_row_id_are_corrupt(tmp_path: Path) -> None:
     table = event_table([insert(1, 0, (1, "a"))], ROW)
     write_plain(tmp_path / "f", table.set_column(3, "rowId", pa.array([None], pa.int64())))
-    with pytest.raises(CorruptFile, match="without a row id"):
-        list(read_keys(FS, str(tmp_path / "f")))
+    with source(tmp_path / "f") as file, pytest.raises(CorruptFile, match="without a row id"):
+        file.keys(0)
 
 
 @pytest.mark.parametrize(

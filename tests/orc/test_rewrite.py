@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import orc
 
+from compactor.acid import stripes
 from compactor.acid.planning import ItemKind, PlanItem, SourceFile
 from compactor.acid.records import Event, Operation, RowId, SyntheticIds, merge
 from compactor.acid.schema import HiveType, parse_type
@@ -20,6 +23,7 @@ from compactor.errors import CorruptFile, UnsupportedData, VerificationError
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc import rewrite
 from compactor.orc.assembler import AcidStats, FileAssembler, Template
+from compactor.orc.parts import NeedsJvm, PartResult
 from compactor.orc.reader import OrcSource
 from compactor.orc.rewrite import ItemResult, run_item
 from compactor.orc.tail import stripe_length
@@ -34,15 +38,15 @@ from tests.orc.acid_files import (
     write_events,
     write_plain,
 )
+from tests.orc.items import ALL, item_of
 
-_ALL = ValidWriteIdList(table="d.t", high_water=99)
 _B0, _B1 = 536870912, 536870913
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every stripe is large enough to be copied."""
-    monkeypatch.setattr(rewrite, "SMALL_STRIPE_BYTES", 0)
+    monkeypatch.setattr(stripes, "SMALL_STRIPE_BYTES", 0)
 
 
 def run(
@@ -52,13 +56,14 @@ def run(
     *,
     kind: ItemKind = ItemKind.ROWS,
     row_type: HiveType = ROW,
-    valid: ValidWriteIdList = _ALL,
+    valid: ValidWriteIdList = ALL,
     output: str = "out/bucket_00000",
 ) -> tuple[ItemResult, list[Event]]:
     """The result and the events of the output."""
-    item = PlanItem(kind=kind, output=output, bucket=0, sources=tuple(sources), deletes=tuple(deletes or ()))
+    item = item_of(root, sources, deletes or (), kind=kind, row_type=row_type, valid=valid, output=output)
     (root / "out").mkdir(exist_ok=True)
-    done = run_item(FS, str(root), item, row_type, valid, compression=pb.ZLIB)
+    done = run_item(FS, str(root), item, row_type, valid)
+    assert isinstance(done, ItemResult)
     return done, [] if kind is ItemKind.PLAIN else read_events(root / output)
 
 
@@ -109,7 +114,7 @@ def laid_out(root: Path, history: History) -> tuple[list[SourceFile], list[Sourc
 
 @pytest.fixture(params=["every stripe is large", "every stripe is small"])
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewrite, "SMALL_STRIPE_BYTES", 0 if "large" in request.param else 1 << 20)
+    monkeypatch.setattr(stripes, "SMALL_STRIPE_BYTES", 0 if "large" in request.param else 1 << 20)
 
 
 @pytest.mark.usefixtures("sizes")
@@ -206,7 +211,7 @@ def test_an_item_without_sources_writes_an_empty_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 1 << 20])
 def test_files_whose_rows_overlap_are_never_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(rewrite, "SMALL_STRIPE_BYTES", size)
+    monkeypatch.setattr(stripes, "SMALL_STRIPE_BYTES", size)
     two = [write_events(tmp_path / "a/b", rows_of(1, 9)), write_events(tmp_path / "c/b", rows_of(1, 3))]
     with pytest.raises(VerificationError, match="do not ascend"):
         run(tmp_path, two)
@@ -214,9 +219,9 @@ def test_files_whose_rows_overlap_are_never_joined(tmp_path: Path, monkeypatch: 
 
 
 def test_rows_out_of_order_inside_a_file_are_an_error(tmp_path: Path) -> None:
-    one = write_events(tmp_path / "a/b", rows_of(1, 9)[::-1])
+    two = [write_events(tmp_path / "a/b", rows_of(1, 9)[::-1]), write_events(tmp_path / "c/b", rows_of(2, 9))]
     with pytest.raises(VerificationError, match="do not ascend"):
-        run(tmp_path, [one])
+        run(tmp_path, two)
 
 
 def test_a_file_that_changed_since_the_plan_is_an_error(tmp_path: Path) -> None:
@@ -336,31 +341,35 @@ def test_timestamps_that_cannot_be_decoded_are_copied_as_a_whole(tmp_path: Path)
     far = far_future(tmp_path / "a/b")
     near = write_events(tmp_path / "c/b", [insert(2, 0, (7, None))], row_type=_FAR_TYPE)
     done, _ = run_unread(tmp_path, [far, near])
+    assert isinstance(done, ItemResult)
     assert (done.stripes_copied, done.stripes_encoded, done.rows_out) == (1, 1, 4)
     with source(tmp_path / "out/bucket_00000") as file, source(tmp_path / "a/b") as old:
         assert raw_stripe(tmp_path / "out/bucket_00000", file, 0) == raw_stripe(tmp_path / "a/b", old, 0)
 
 
-def test_a_delete_among_timestamps_that_cannot_be_decoded_is_refused(tmp_path: Path) -> None:
+def test_a_delete_among_timestamps_that_cannot_be_decoded_is_left_to_the_jvm(tmp_path: Path) -> None:
     far = far_future(tmp_path / "a/b")
     gone = write_events(tmp_path / "d/b", [delete(RowId(1, _B0, 1), by=2)], row_type=_FAR_TYPE)
-    with pytest.raises(UnsupportedData, match="out of range"):
-        run_unread(tmp_path, [far], [gone])
+    done, item = run_unread(tmp_path, [far], [gone])
+    assert isinstance(done, PartResult)
+    assert (done.rows_in, done.rows_deleted, done.rows_invalid) == (3, 1, 0)
+    (piece,) = done.pieces
+    assert isinstance(piece, NeedsJvm)
+    assert piece.rows == 2
+    (stripe,) = piece.stripes
+    assert (stripe.path, stripe.stripe, stripe.synthetic) == (far.path, 0, None)
+    assert np.unpackbits(np.frombuffer(zlib.decompress(stripe.keep), np.uint8), count=3).tolist() == [1, 0, 1]
+    assert not (tmp_path / item.output).exists()
 
 
 def run_unread(
     root: Path, sources: list[SourceFile], deletes: list[SourceFile] | None = None
-) -> tuple[ItemResult, PlanItem]:
+) -> tuple[ItemResult | PartResult, PlanItem]:
     """As `run`, for output that pyarrow cannot read either."""
-    item = PlanItem(
-        kind=ItemKind.ROWS,
-        output="out/bucket_00000",
-        bucket=0,
-        sources=tuple(sources),
-        deletes=tuple(deletes or ()),
-    )
+    item = item_of(root, sources, deletes or (), row_type=_FAR_TYPE)
     (root / "out").mkdir()
-    return run_item(FS, str(root), item, _FAR_TYPE, _ALL, compression=pb.ZLIB), item
+    done = run_item(FS, str(root), item, _FAR_TYPE, ALL)
+    return done, item
 
 
 def raw_stripe(path: Path, file: OrcSource, stripe: int) -> bytes:
