@@ -158,7 +158,8 @@ class TableTransaction:
     def commit(self) -> None:
         """WriteConflict, TransactionAborted, CommitOutcomeUnknown."""
         if self._write_id is not None:
-            statistics.forget_accuracy(self.writer.db, self.table.name, self._reached, self._write_id)
+            written = self._reached | {held.partition for held in self._locked if held.partition is not None}
+            statistics.forget_accuracy(self.writer.db, self.table.name, written, self._write_id)
         txns.commit_transaction(self.writer.db, self.txn_id)
 
     def abort(self) -> None:

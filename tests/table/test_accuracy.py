@@ -73,3 +73,5 @@ def test_only_partitions_that_were_written_lose_it(db: Database, name: TableName
         ingest.write(ROWS)
         ingest.commit()
     assert accurate_partitions(db, name) == {"p=y"}
+    writer.insert_overwrite(ROWS, partition={"p": "y"})
+    assert accurate_partitions(db, name) == set()
