@@ -14,6 +14,7 @@ bucket); Spark `spark.sql.files.openCostInBytes` (4 MiB, the same idea).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -107,20 +108,18 @@ def price(plan: CompactionPlan, state: DirectoryState, listing: Listing, facts: 
     files = _files(state, listing, facts)
     compacted = _compacted_work(files.values())
     replaced = _replaced_deltas(plan, state)
-    left = (
-        [] if plan.depth is Depth.MAJOR else [f for path, f in files.items() if path.partition("/")[0] not in replaced]
-    )
-    directories = 0 if plan.depth is Depth.MAJOR else _directories(state) - len(replaced)
-    used = _Used()
-    for item in plan.items:
-        used = used.plus(item, facts)
+    left = [f for path, f in files.items() if path.partition("/")[0] not in replaced]
+    directories = _directories(state) - len(replaced)
+    if plan.depth is Depth.MAJOR:
+        left, directories = [], 0
+    stripes, sizes = _uses(plan.items, facts)
     data = [i for i in plan.items if i.kind is not ItemKind.DELETES]
     return Price(
-        bytes_copied=used.bytes_copied,
-        bytes_encoded=used.bytes_encoded,
-        stripes_copied=used.stripes_copied,
-        stripes_decoded=used.stripes_decoded,
-        stripes_coalesced=used.stripes_coalesced,
+        bytes_copied=sizes[StripeUse.COPY],
+        bytes_encoded=sizes[StripeUse.DECODE] + sizes[StripeUse.COALESCE],
+        stripes_copied=stripes[StripeUse.COPY],
+        stripes_decoded=stripes[StripeUse.DECODE],
+        stripes_coalesced=stripes[StripeUse.COALESCE],
         rows_in=sum(max(i.rows_in, 0) for i in data),
         delete_events=sum(i.rows_in for i in plan.items if i.kind is ItemKind.DELETES)
         + sum(d.rows for i in data for d in i.deletes),
@@ -134,43 +133,20 @@ def price(plan: CompactionPlan, state: DirectoryState, listing: Listing, facts: 
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Used:
-    """Bytes and stripes so far."""
-
-    bytes_copied: int = 0
-    bytes_encoded: int = 0
-    stripes_copied: int = 0
-    stripes_decoded: int = 0
-    stripes_coalesced: int = 0
-
-    def plus(self, item: PlanItem, facts: Mapping[str, FileFacts]) -> _Used:
-        if item.kind is ItemKind.DELETES:
-            # Merge-sorted, so every event is encoded anew.
-            return self._with(encoded=sum(s.size for s in item.sources))
+def _uses(items: Iterable[PlanItem], facts: Mapping[str, FileFacts]) -> tuple[Counter[StripeUse], Counter[StripeUse]]:
+    """(stripes, bytes) by use. Delete events are merge-sorted: all of their bytes are encoded anew."""
+    stripes: Counter[StripeUse] = Counter()
+    sizes: Counter[StripeUse] = Counter()
+    for item in items:
         runs = [run for part in item.parts for run in part.runs]
-        if not runs:
-            return self._with(copied=sum(s.size for s in item.sources))
-        stripes = dict.fromkeys(StripeUse, 0)
-        sizes = dict.fromkeys(StripeUse, 0)
+        if item.kind is ItemKind.DELETES or not runs:
+            whole = StripeUse.DECODE if item.kind is ItemKind.DELETES else StripeUse.COPY
+            sizes[whole] += sum(s.size for s in item.sources)
         for run in runs:
-            stripes[run.use] += run.stop - run.start
-            sizes[run.use] += sum(s.size for s in facts[item.sources[run.source].path].stripes[run.start : run.stop])
-        return self._with(
-            copied=sizes[StripeUse.COPY],
-            encoded=sizes[StripeUse.DECODE] + sizes[StripeUse.COALESCE],
-            stripes=stripes,
-        )
-
-    def _with(self, *, copied: int = 0, encoded: int = 0, stripes: Mapping[StripeUse, int] | None = None) -> _Used:
-        more = stripes or {}
-        return _Used(
-            bytes_copied=self.bytes_copied + copied,
-            bytes_encoded=self.bytes_encoded + encoded,
-            stripes_copied=self.stripes_copied + more.get(StripeUse.COPY, 0),
-            stripes_decoded=self.stripes_decoded + more.get(StripeUse.DECODE, 0),
-            stripes_coalesced=self.stripes_coalesced + more.get(StripeUse.COALESCE, 0),
-        )
+            taken = facts[item.sources[run.source].path].stripes[run.start : run.stop]
+            stripes[run.use] += len(taken)
+            sizes[run.use] += sum(s.size for s in taken)
+    return stripes, sizes
 
 
 def _files(state: DirectoryState, listing: Listing, facts: Mapping[str, FileFacts]) -> dict[str, _File]:
