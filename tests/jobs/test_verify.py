@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 from pyarrow import orc
 
+from compactor.acid.layout import encode_bucket
 from compactor.acid.planning import CompactionPlan, Depth
+from compactor.acid.records import RowId
 from compactor.errors import CompactorError, CorruptFile, VerificationError
 from compactor.jobs.verify import verify_output
+from compactor.orc import orc_proto_pb2 as pb
+from compactor.orc.assembler import AcidStats, FileAssembler, acid_template
 from compactor.orc.rewrite import ItemResult
 from tests.jobs.compacted import direct_results, planned, two_bucket_table
-from tests.orc.acid_files import insert, write_events
+from tests.orc.acid_files import FS, ROW, event_table, insert, write_events
 
+B0 = encode_bucket(0)
 Output = tuple[CompactionPlan, list[ItemResult]]
 
 
@@ -99,6 +104,35 @@ def test_a_file_without_a_key_index_is_found(location: Path, output: Output) -> 
     orc.write_table(orc.ORCFile(str(path)).read(), str(path))
     with pytest.raises(VerificationError, match="key index"):
         verify_output(output[0], same_size(path, output))
+
+
+@pytest.mark.parametrize(
+    ("write_ids", "lasts", "message"),
+    [
+        ([1, 2], [RowId(2, B0, 4), RowId(1, B0, 4)], "do not ascend"),
+        ([1, 2], [RowId(1, B0, 4), RowId(1, B0, 4)], "do not ascend"),
+        ([2, 3], [RowId(1, B0, 4), RowId(3, B0, 4)], "originalTransaction goes up to 2"),
+        ([1, 2], [RowId(1, B0 - 1, 4), RowId(2, B0, 4)], "bucket goes up to"),
+        ([1, 2], [RowId(1, B0, 4), RowId(2, B0, 5)], "stripe 1 ends at .* rowId goes up to 4"),
+    ],
+)
+def test_a_key_index_that_says_something_else_than_the_statistics_is_found(
+    location: Path, output: Output, write_ids: list[int], lasts: list[RowId], message: str
+) -> None:
+    path = first_file(location, output)
+    with FS.write_atomically(str(path)) as stream:
+        file = FileAssembler(stream, acid_template(ROW, compression=pb.ZLIB))
+        for write_id, last in zip(write_ids, lasts, strict=True):
+            file.append(event_table([insert(write_id, i, (i, "a")) for i in range(5)], ROW), last)
+        file.finish(AcidStats(inserts=10))
+    rows = {"rows_out": 10, "rows_deleted": 0, "rows_invalid": output[1][0].rows_in - 10, "size": path.stat().st_size}
+    with pytest.raises(VerificationError, match=message):
+        verify_output(output[0], [replace(output[1][0], **rows), *output[1][1:]])
+
+
+def test_part_files_that_are_still_there_do_not_matter(location: Path, output: Output) -> None:
+    first_file(location, output).with_name("_part_00000_00001").write_bytes(b"x")
+    verify_output(*output)
 
 
 def test_a_file_that_is_none_is_found(location: Path, output: Output) -> None:
