@@ -21,7 +21,6 @@ from compactor.jobs.compaction import Job, JobRunner
 from compactor.jobs.planner import CompactionTarget, plan, survey
 from compactor.jobs.verify import verify_output
 from compactor.metastore.catalog_write import ORC_INPUT_FORMAT
-from compactor.orc.compression import compression_kind
 from compactor.orc.rewrite import ItemResult
 
 _TXN = 100
@@ -65,7 +64,7 @@ class DataPlane:
         made = self.plan()
         planned = time.perf_counter()
         (outcome,) = self.runner.run(
-            [Job(plan=made, compression=compression_kind(self.codec))],
+            [Job(plan=made)],
             group="benchmark",
             description=f"{self.depth.value} {self.location.name}",
             progress=lambda *_: None,
@@ -81,8 +80,9 @@ class DataPlane:
             verify_s=time.perf_counter() - written,
         )
 
-    def plan(self) -> CompactionPlan:
-        target = CompactionTarget(
+    @property
+    def target(self) -> CompactionTarget:
+        return CompactionTarget(
             name="default.benchmark",
             location=f"file:{self.location}",
             columns=self.columns,
@@ -90,12 +90,19 @@ class DataPlane:
             full_acid=True,
             bucketed=False,
         )
-        writes = len(list(self.location.glob("delta_*"))) + 1
-        snapshot = Snapshot(
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Everything that was written is committed, no output of ours is."""
+        writes = len(list(self.location.glob("delta_*_0000"))) + 1
+        return Snapshot(
             txns=ValidTxnList(high_water=_TXN - 1),
-            write_ids=ValidWriteIdList(table=target.name, high_water=writes).for_compaction(),
+            write_ids=ValidWriteIdList(table=self.target.name, high_water=writes).for_compaction(),
         )
-        made = plan(target, survey(target, snapshot), snapshot, self.depth, txn_id=_TXN)
+
+    def plan(self) -> CompactionPlan:
+        surveyed = survey(self.target, self.snapshot)
+        made = plan(self.target, surveyed, self.snapshot, self.depth, txn_id=_TXN)
         if not isinstance(made, CompactionPlan):
             raise TypeError(f"{self.location}: {made.reason}")
         return made

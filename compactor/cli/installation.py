@@ -7,12 +7,13 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from compactor.config import load_settings
 from compactor.errors import ConfigError, NotInitialised
 from compactor.jobs.compaction import SparkJobRunner
+from compactor.jobs.rebalance import run_rebalance
 from compactor.jobs.session import SparkSessions
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
@@ -86,6 +87,7 @@ class Installation:
         return Worker(
             db=self.db,
             runner=SparkJobRunner(self.sessions),
+            rebalance=partial(run_rebalance, self.sessions),
             settings=self.settings,
             metrics=self.metrics,
             host=self.host,

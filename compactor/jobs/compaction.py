@@ -48,14 +48,9 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One compaction's share of a Spark job.
-
-    compression: codec (ORC CompressionKind) of output without a source. wish: how it wants to run; jobs that run
-    together have the same.
-    """
+    """One compaction's share of a Spark job. wish: how it wants to run; jobs that run together have the same."""
 
     plan: CompactionPlan
-    compression: int
     wish: SparkWish = NO_WISH
 
 

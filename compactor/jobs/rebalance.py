@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import assert_never
+from typing import Any, Protocol, assert_never
 
 import numpy as np
 from py4j.protocol import Py4JError
@@ -55,8 +55,10 @@ from compactor.acid.sources import SourceFile
 from compactor.errors import CompactorError, JobError, VerificationError
 from compactor.jobs.compaction import Failure, Progress
 from compactor.jobs.planner import CompactionTarget, Survey
+from compactor.jobs.resources import enter_pool, with_resources
 from compactor.jobs.row_sort import remove_parts, sort_rows
 from compactor.jobs.session import SparkSessions
+from compactor.jobs.spark_wish import NO_WISH, SparkWish
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.facts import orc_facts
 from compactor.orc.reader import OrcSource
@@ -69,33 +71,59 @@ ORC_INPUT_FORMAT = "org.apache.hadoop.hive.ql.io.orc.OrcInputFormat"
 
 Task = ScanTask | BucketTask
 Outcome = Scan | ItemResult | Failure
+Step = Callable[[], None]
+"""Called before each stage; raises when the work is to end."""
 Map = Callable[[Sequence[Task]], list[Outcome]]
 """Runs `run_tasks` on tasks, somewhere; outcomes in the order of the tasks."""
 Sort = Callable[[RebalancePlan, Sequence[Place], Mapping[Place, bytes]], list[SourceFile]]
 """As `row_sort.sort_rows`, without the session."""
+
+
+class Rebalancer(Protocol):
+    """What the worker needs of an engine for a rebalance: `run_rebalance` with a session, or a stand-in."""
+
+    def __call__(
+        self, plan: RebalancePlan, *, group: str, description: str, wish: SparkWish, step: Step, progress: Progress
+    ) -> list[ItemResult]: ...
+
 
 SCAN_BYTES = 512 << 20
 """Files that one task scans; of these bytes it reads the ACID columns only."""
 
 
 def run_rebalance(
-    sessions: SparkSessions, plan: RebalancePlan, *, group: str, description: str, progress: Progress
+    sessions: SparkSessions,
+    plan: RebalancePlan,
+    *,
+    group: str,
+    description: str,
+    wish: SparkWish = NO_WISH,
+    step: Step = lambda: None,
+    progress: Progress,
 ) -> list[ItemResult]:
     """Carry out a plan on Spark; what was written, a result a bucket.
 
     The first result also accounts for the rows that nobody wrote because they were deleted or never valid. group,
-    description, progress: as in `JobRunner.run`. Raises the typed error of a task, JobError when the engine fails.
+    description, wish, progress: as in `JobRunner.run` and `Job`. Raises the typed error of a task, JobError when the
+    engine fails or the group is cancelled.
     """
     session = sessions.get()
     context = session.sparkContext
 
     def on_spark(tasks: Sequence[Task]) -> list[Outcome]:
-        outcomes: list[Outcome] = context.parallelize(tasks, max(len(tasks), 1)).mapPartitions(run_tasks).collect()
+        step()
+        spread = with_resources(context.parallelize(tasks, max(len(tasks), 1)), wish)
+        outcomes: list[Outcome] = spread.mapPartitions(run_tasks).collect()
         return outcomes
+
+    def sorted_on_spark(*given: Any) -> list[SourceFile]:
+        step()
+        return sort_rows(session, *given)
 
     try:
         context.setJobGroup(group, description, interruptOnCancel=True)
-        return rebalance(plan, on_spark, lambda *given: sort_rows(session, *given), progress)
+        enter_pool(context, wish)
+        return rebalance(plan, on_spark, sorted_on_spark, progress)
     except (PySparkException, Py4JError, OSError, EOFError) as error:
         told = " ".join(str(error).split("\n")[:3]).strip()
         raise JobError(f"Spark job {group} failed: {told}") from error

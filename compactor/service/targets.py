@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from compactor.acid.rebalance import why_never_rebalanced
 from compactor.errors import NoSuchObject
 from compactor.jobs.planner import CompactionTarget
 from compactor.metastore import catalog
@@ -54,8 +55,12 @@ def why_never_compacted(table: Table, kind: CompactionType, partition: str | Non
     """
     if not table.is_transactional:
         return f"{table.name} is not transactional"
-    if kind not in (CompactionType.MAJOR, CompactionType.MINOR):
-        return f"{kind.name.lower()} compaction is not supported by this release"
+    if kind is CompactionType.REBALANCE:
+        never = why_never_rebalanced(full_acid=table.is_full_acid, bucketed=bool(table.bucket_columns))
+        if never:
+            return f"{table.name}: {never}"
+    elif kind not in (CompactionType.MAJOR, CompactionType.MINOR):
+        return f"{kind.name.lower()} is no kind of compaction"
     if table.sort_columns:
         return f"{table.name} is sorted (SORTED BY): compacting it would lose the order"
     if table.is_partitioned and partition is None:

@@ -1,7 +1,8 @@
 """The worker: takes requests from the queue and carries them out. The commit protocol, step by step:
 
 1. CLAIM        A guarded UPDATE i→w with a worker id unique to the claim. One row changed: it is ours.
-2. TRANSACTION  Open one of type COMPACTION, heartbeat it, take a SHARED_READ lock at once or give up.
+2. TRANSACTION  Open one of type COMPACTION, heartbeat it, take a SHARED_READ lock at once or give up. A rebalance,
+                which changes row ids: REBALANCE_COMPACTION and EXCL_WRITE.
 3. SNAPSHOT     Our own transaction counts as open, so that our own unfinished output can never be taken for the base
                 (HIVE-29567). Highest write id, transaction id and a TXN_COMPONENTS row 'c' are recorded.
 4. PLAN         From the listing and the file tails. Nothing worth doing: refused, with the reason.
@@ -9,7 +10,8 @@
                 name is unique, and invisible to every reader until T commits. Files appear atomically.
 6. VERIFY       Files, sizes, row accounting and key index against the plan, before anybody can see them.
 7. PUBLISH      One database transaction: TXNS o→c, queue w→r with NEXT_TXN_ID and COMMIT_TIME; every UPDATE guarded,
-                every row count checked. Not one row: we were fenced, and nothing has changed.
+                every row count checked. Not one row: we were fenced, and nothing has changed. A rebalance fails here
+                when an update or delete that overlaps it was first.
 8. OUTCOME      A connection lost during step 7 says nothing. Read the transaction's state: committed is success,
                 aborted is failure, open is step 7 again.
 

@@ -17,8 +17,11 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from compactor.acid.planning import CompactionPlan
+from compactor.acid.rebalance import RebalancePlan
 from compactor.errors import CommitOutcomeUnknown, CompactorError, DatabaseUnavailable
 from compactor.jobs.compaction import Job, JobRunner
+from compactor.jobs.rebalance import Rebalancer
 from compactor.jobs.spark_wish import SparkWish
 from compactor.metastore import queue
 from compactor.metastore.compaction import Compaction
@@ -42,8 +45,8 @@ SMALL_BYTES = 16 << 20
 class Worker:
     """Carries out compactions.
 
-    runner: where the data plane runs. host: as in worker ids. on_progress: (compaction, items done, items in all) of
-    a job that has one compaction. at_step: called after each step; tests stop or kill the process there.
+    runner, rebalance: where the data plane runs. host: as in worker ids. on_progress: (compaction, tasks done, tasks
+    in all) of a job that has one compaction. at_step: called after each step; tests stop or kill the process there.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Worker:
         *,
         db: Database,
         runner: JobRunner,
+        rebalance: Rebalancer,
         settings: Settings,
         metrics: Metrics,
         host: str,
@@ -60,6 +64,7 @@ class Worker:
         at_step: Callable[[Step], None] = lambda _: None,
     ) -> None:
         self._db, self._runner, self._settings, self._metrics = db, runner, settings, metrics
+        self._rebalance = rebalance
         self._host, self._version, self._stop = host, version, stop
         self._on_progress, self._at_step = on_progress, at_step
         self._endings = Endings(db=db, stop=stop)
@@ -67,7 +72,7 @@ class Worker:
             db=db, runner=runner, settings=settings, host=host, stop=stop, endings=self._endings, at_step=at_step
         )
         self._publishing = Publishing(db=db, metrics=metrics, at_step=at_step)
-        for kind in ("major", "minor"):
+        for kind in ("major", "minor", "rebalance"):
             for outcome in (Outcome.PUBLISHED, Outcome.REFUSED, Outcome.LEFT_TO_CLEANER, Outcome.FENCED):
                 # A series that appears with its first event hides that event from increase().
                 metrics.compactions.labels(kind, outcome.value, "")
@@ -110,7 +115,7 @@ class Worker:
                 return
             if isinstance(prepared, WorkerResult):
                 self._ended(prepared, batch)
-            elif prepared.plan.bytes_in <= SMALL_BYTES:
+            elif isinstance(prepared.plan, CompactionPlan) and prepared.plan.bytes_in <= SMALL_BYTES:
                 batch.small.append(prepared)
             else:
                 batch.large.append(prepared)
@@ -149,7 +154,8 @@ class Worker:
         alone = len(group) == 1
         first = group[0].work
         name = first.group if alone else f"{self._host}-compactor-{len(group)} compactions from {first.claim.id} on"
-        description = f"{first.depth.value} compaction {first.claim.id}" if alone else f"{len(group)} small compactions"
+        kind = first.claim.type.name.lower()
+        description = f"{kind} compaction {first.claim.id}" if alone else f"{len(group)} small compactions"
         files = sum(planned.plan.files_in for planned in group)
         started = time.monotonic()
         try:
@@ -159,12 +165,7 @@ class Worker:
             with self._stop.on_interrupt(lambda: self._runner.cancel(name)):
                 # Starting the engine takes a while, and cancelling a job that has not begun does nothing.
                 self._stop.check()
-                outcomes = self._runner.run(
-                    [Job(plan=p.plan, compression=p.work.codec, wish=p.work.wish) for p in group],
-                    group=name,
-                    description=f"{description}, {files} files",
-                    progress=lambda done, total: self._on_progress(first.claim, done, total) if alone else None,
-                )
+                outcomes = self._run(group, name=name, description=f"{description}, {files} files")
         except Exception as error:  # noqa: BLE001 -- each compaction ends by it, none is left without an end
             if alone or self._stop.interrupting.is_set():
                 return [error] * len(group)
@@ -175,6 +176,31 @@ class Worker:
             seconds = (time.monotonic() - started) / len(group)
             self._metrics.job_seconds.labels(planned.work.claim.type.name.lower()).observe(seconds)
         return list(outcomes)
+
+    def _run(
+        self, group: Sequence[PlannedWork], *, name: str, description: str
+    ) -> Sequence[list[ItemResult] | CompactorError]:
+        """The work itself. A rebalance is always alone."""
+        first = group[0]
+
+        def progress(done: int, total: int) -> None:
+            if len(group) == 1:
+                self._on_progress(first.work.claim, done, total)
+
+        if isinstance(first.plan, RebalancePlan):
+
+            def step() -> None:
+                self._stop.check()
+                first.work.heartbeat.check()
+
+            wish = first.work.wish
+            return [
+                self._rebalance(
+                    first.plan, group=name, description=description, wish=wish, step=step, progress=progress
+                )
+            ]
+        jobs = [Job(plan=p.plan, wish=p.work.wish) for p in group if isinstance(p.plan, CompactionPlan)]
+        return self._runner.run(jobs, group=name, description=description, progress=progress)
 
     def _finish(self, planned: PlannedWork, outcome: list[ItemResult] | Exception) -> WorkerResult:
         """Steps 6 to 8, or the end that an error leads to."""

@@ -12,6 +12,7 @@ from compactor.errors import (
     Fenced,
     NoSuchTransaction,
     TransactionAborted,
+    WriteConflict,
 )
 from compactor.metastore import queue, txns
 from compactor.metastore.compaction import Compaction
@@ -35,6 +36,9 @@ class Endings:
         anything about it is impossible now.
         """
         match error:
+            case WriteConflict():
+                # Queued again it would lose again to the next update; whoever asked for it chooses a quieter hour.
+                return self.fail(work.claim, work.txn_id, error)
             case Fenced() | TransactionAborted() | NoSuchTransaction():
                 return self.give_back(work, Outcome.FENCED, error.message)
             case DatabaseUnavailable() | CommitOutcomeUnknown():

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import structlog
 
 from compactor.acid.directory import Snapshot
-from compactor.acid.planning import Depth, Refusal
+from compactor.acid.planning import CompactionPlan, Depth, Refusal
+from compactor.acid.rebalance import RebalancePlan
 from compactor.errors import (
     CommitOutcomeUnknown,
     CompactorError,
@@ -19,13 +20,13 @@ from compactor.errors import (
     NoSuchObject,
 )
 from compactor.jobs.compaction import JobRunner
-from compactor.jobs.planner import CompactionTarget, plan, survey
+from compactor.jobs.planner import CompactionTarget, Survey, plan, survey
+from compactor.jobs.rebalance import plan_rebalance
 from compactor.jobs.spark_wish import SparkWish, spark_wish
 from compactor.metastore import catalog, locks, queue, snapshots, txns, writeids
 from compactor.metastore.compaction import Compaction, CompactionType
 from compactor.metastore.components import Operation
 from compactor.metastore.database import Database
-from compactor.orc.compression import compression_kind
 from compactor.service.heartbeat import Heartbeat
 from compactor.service.signals import StopRequest
 from compactor.service.targets import compaction_target, why_never_compacted
@@ -41,8 +42,6 @@ class _Resolved:
     """What the catalogue says about a claim; the fields are those of `Work`."""
 
     target: CompactionTarget
-    depth: Depth
-    codec: int
     user: str
     wish: SparkWish
 
@@ -107,12 +106,10 @@ class Preparing:
         return Work(
             claim=claim,
             target=resolved.target,
-            depth=resolved.depth,
             txn_id=txn_id,
             heartbeat=heartbeat,
             group=group,
             wish=resolved.wish,
-            codec=resolved.codec,
             user=resolved.user,
             held=held,
         )
@@ -123,12 +120,12 @@ class Preparing:
         snapshot = self._record_snapshot(work)
         self._at_step(Step.SNAPSHOT_RECORDED)
         surveyed = survey(work.target, snapshot)
-        planned = plan(work.target, surveyed, snapshot, work.depth, txn_id=work.txn_id)
+        planned = _plan_of(work, surveyed, snapshot)
         if isinstance(planned, Refusal):
             return planned
         self._at_step(Step.PLANNED)
         work.heartbeat.check()
-        return PlannedWork(work=work, snapshot=snapshot, plan=planned)
+        return PlannedWork(work=work, surveyed=surveyed, plan=planned)
 
     def _resolve(self, claim: Compaction) -> _Resolved | Refusal:
         """What the catalogue says about the claim; or why it cannot be compacted."""
@@ -140,23 +137,17 @@ class Preparing:
             target = compaction_target(self._db, table, claim.partition, worker=self._settings.worker)
         except NoSuchObject as error:
             return Refusal(reason=error.message, leftovers=False)
-        depth = Depth.MAJOR if claim.type is CompactionType.MAJOR else Depth.MINOR
         user = claim.run_as or self._settings.worker.run_as or table.owner or "compactor"
         wish, warnings = spark_wish(table.parameters, claim.properties, job_queue=self._settings.worker.job_queue)
         for warning in warnings:
             _log.warning(warning)
-        return _Resolved(
-            target=target,
-            depth=depth,
-            codec=compression_kind(table.parameters.get("orc.compress", "ZLIB")),
-            user=user,
-            wish=wish,
-        )
+        return _Resolved(target=target, user=user, wish=wish)
 
     def _open_transaction(self, claim: Compaction, user: str) -> int:
+        rebalance = claim.type is CompactionType.REBALANCE
         (txn_id,) = txns.open_transactions(
             self._db,
-            kind=txns.TxnType.COMPACTION,
+            kind=txns.TxnType.REBALANCE_COMPACTION if rebalance else txns.TxnType.COMPACTION,
             user=user,
             host=self._host,
             agent_info=claim.worker_id or "",
@@ -164,9 +155,13 @@ class Preparing:
         return txn_id
 
     def _lock(self, work: Work) -> None:
-        """SHARED_READ on the table or partition: nobody drops it meanwhile. No waiting: the queue is the waiting room."""
+        """SHARED_READ on the table or partition: nobody drops it meanwhile. No waiting: the queue is the waiting room.
+
+        A rebalance takes EXCL_WRITE: nobody updates or deletes rows by the ids that it is about to change.
+        """
+        rebalance = work.claim.type is CompactionType.REBALANCE
         component = locks.LockComponent(
-            type=locks.LockType.SHARED_READ,
+            type=locks.LockType.EXCL_WRITE if rebalance else locks.LockType.SHARED_READ,
             database=work.claim.table.database,
             table=work.claim.table.table,
             partition=work.claim.partition,
@@ -194,3 +189,20 @@ class Preparing:
             self._db, work.claim, txn_id=work.txn_id, highest_write_id=ids.high_water, run_as=work.user
         )
         return Snapshot(txns=valid, write_ids=ids)
+
+
+def _plan_of(work: Work, surveyed: Survey, snapshot: Snapshot) -> CompactionPlan | RebalancePlan | Refusal:
+    """Step 4, for every type of compaction that `why_never_compacted` lets through."""
+    claim = work.claim
+    if claim.type is CompactionType.REBALANCE:
+        return plan_rebalance(
+            work.target,
+            surveyed,
+            snapshot,
+            buckets=claim.number_of_buckets,
+            order_by=claim.order_by,
+            txn_id=work.txn_id,
+            compression=work.target.codec,
+        )
+    depth = Depth.MAJOR if claim.type is CompactionType.MAJOR else Depth.MINOR
+    return plan(work.target, surveyed, snapshot, depth, txn_id=work.txn_id)

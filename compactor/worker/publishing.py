@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 import structlog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from compactor.acid.rebalance import RebalancePlan
 from compactor.errors import CommitOutcomeUnknown, DatabaseUnavailable, Fenced
+from compactor.jobs.rebalance import verify_rebalance
 from compactor.jobs.verify import verify_output
 from compactor.metastore import queue, txns
 from compactor.metastore.database import Database
@@ -27,9 +29,12 @@ class Publishing:
         self._db, self._metrics, self._at_step = db, metrics, at_step
 
     def publish(self, planned: PlannedWork, results: Sequence[ItemResult]) -> WorkerResult:
-        """Steps 6 to 8. Raises VerificationError, Fenced, DatabaseUnavailable, CommitOutcomeUnknown."""
+        """Steps 6 to 8. Raises VerificationError, Fenced, WriteConflict, DatabaseUnavailable, CommitOutcomeUnknown."""
         work = planned.work
-        verify_output(planned.plan, results)
+        if isinstance(planned.plan, RebalancePlan):
+            verify_rebalance(planned.plan, results)
+        else:
+            verify_output(planned.plan, results)
         self._at_step(Step.VERIFIED)
         work.heartbeat.check()
         self._publish(work)

@@ -7,9 +7,9 @@ from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from compactor.acid.directory import Snapshot
-from compactor.acid.planning import CompactionPlan, Depth
-from compactor.jobs.planner import CompactionTarget
+from compactor.acid.planning import CompactionPlan
+from compactor.acid.rebalance import RebalancePlan
+from compactor.jobs.planner import CompactionTarget, Survey
 from compactor.jobs.spark_wish import SparkWish
 from compactor.metastore.compaction import Compaction
 from compactor.orc.rewrite import ItemResult
@@ -100,27 +100,24 @@ class BatchResult:
 class Work:
     """A claim that has its transaction.
 
-    group: the name that its Spark job has when it runs alone. wish: how that job is to run. codec: ORC
-    CompressionKind of fresh files.
+    group: the name that its Spark job has when it runs alone. wish: how that job is to run.
     held: the heartbeat and all else that ends with the work; `close` it whatever happens.
     """
 
     claim: Compaction
     target: CompactionTarget
-    depth: Depth
     txn_id: int
     heartbeat: Heartbeat
     group: str
     wish: SparkWish
-    codec: int
     user: str
     held: ExitStack
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedWork:
-    """Work that knows its snapshot and what it will write."""
+    """Work that knows what lies there and what it will write."""
 
     work: Work
-    snapshot: Snapshot
-    plan: CompactionPlan
+    surveyed: Survey
+    plan: CompactionPlan | RebalancePlan

@@ -12,7 +12,6 @@ from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
 from compactor.errors import CompactorError
 from compactor.jobs.compaction import Job
 from compactor.jobs.planner import CompactionTarget, plan, survey
-from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.rewrite import ItemResult
 from tests.inline_runner import InlineJobRunner
 from tests.orc.acid_files import delete, insert, write_events
@@ -50,8 +49,6 @@ def planned(location: Path, depth: Depth) -> CompactionPlan:
 
 
 def direct_results(made: CompactionPlan) -> list[ItemResult]:
-    (outcome,) = InlineJobRunner().run(
-        [Job(plan=made, compression=pb.ZLIB)], group="here", description="a test", progress=lambda *_: None
-    )
+    (outcome,) = InlineJobRunner().run([Job(plan=made)], group="here", description="a test", progress=lambda *_: None)
     assert not isinstance(outcome, CompactorError)
     return outcome

@@ -17,7 +17,6 @@ from compactor.errors import CompactorError, CorruptFile, JobError
 from compactor.jobs.compaction import Job, SparkJobRunner
 from compactor.jobs.session import SparkSessions
 from compactor.jobs.verify import verify_output
-from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.rewrite import ItemResult
 from tests.jobs.compacted import direct_results, planned, two_bucket_table
 
@@ -43,7 +42,7 @@ def runner(sessions: SparkSessions) -> SparkJobRunner:
 def run(runner: SparkJobRunner, made: CompactionPlan, seen: list[tuple[int, int]] | None = None) -> list[ItemResult]:
     progress = seen if seen is not None else []
     (outcome,) = runner.run(
-        [Job(plan=made, compression=pb.ZLIB)],
+        [Job(plan=made)],
         group="host-compactor-d.t",
         description="a test",
         progress=lambda done, total: progress.append((done, total)),
@@ -120,7 +119,7 @@ def test_a_job_that_is_stopped_fails_and_leaves_no_file(
     def work() -> None:
         try:
             runner.run(
-                [Job(plan=made, compression=pb.ZLIB)],
+                [Job(plan=made)],
                 group="to be stopped",
                 description="waits",
                 progress=lambda done, _: started.set() if done == 1 else None,
