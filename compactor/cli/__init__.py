@@ -129,7 +129,11 @@ _role_command(Role.HOUSEKEEPER, "Time out dead transactions and keep the metasto
 def compact_command(
     table: Annotated[str, typer.Argument(metavar="DB.TABLE")],
     partition: Annotated[str, typer.Option(metavar="p=x/q=y", help="Which partition; values escaped as in Hive.")] = "",
-    kind: Annotated[str, typer.Option("--type", metavar="minor|major", help="How deep.")] = "major",
+    kind: Annotated[str, typer.Option("--type", metavar="minor|major|rebalance", help="How deep.")] = "major",
+    buckets: Annotated[int | None, typer.Option(help="Rebalance: how many; default: as many as there are.")] = None,
+    order_by: Annotated[
+        str | None, typer.Option(metavar='"a DESC, b"', help="Rebalance: order all rows by these columns.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Stay until it is done.")] = False,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Longest time to wait.")] = WAIT_TIMEOUT_S,
     pool: Annotated[str | None, typer.Option(help="Queue it for the workers of this pool.")] = None,
@@ -139,15 +143,16 @@ def compact_command(
     assign: Assign = None,
 ) -> None:
     """Ask for a compaction of a table or partition."""
-    # A rebalance is understood, so that it is refused with the reason, but not offered.
     kinds = {k.name.lower(): k for k in (CompactionType.MINOR, CompactionType.MAJOR, CompactionType.REBALANCE)}
     if kind not in kinds:
-        raise UsageError(f"--type {kind!r} is none of minor, major")
+        raise UsageError(f"--type {kind!r} is none of {', '.join(kinds)}")
     wish = Wish(
         table=TableName.parse(table),
         type=kinds[kind],
         partition=partition_values(partition) if partition else {},
         pool=pool,
+        buckets=buckets,
+        order_by=order_by,
     )
     installation = _installation(config, hive_site, assign)
     raise typer.Exit(trigger.trigger(installation, _console(), wish, wait=wait, timeout_s=timeout, as_json=as_json))

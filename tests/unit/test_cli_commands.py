@@ -19,7 +19,7 @@ from compactor.cli.plan import show_plan
 from compactor.cli.render import print_error, say
 from compactor.cli.trigger import sql_prompt
 from compactor.errors import UsageError
-from compactor.metastore import catalog_write, queue
+from compactor.metastore import catalog, catalog_write, queue
 from compactor.metastore.calibration import record_cost
 from compactor.metastore.catalog import Column, SortColumn, TableName
 from compactor.metastore.compaction import CompactionRequest, CompactionState, CompactionType
@@ -165,16 +165,62 @@ def test_a_sorted_table_is_refused_at_once(world: World, run: Run, sorted_table:
     assert not world.compactions()
 
 
-def test_a_rebalance_is_refused_at_once_and_not_offered(world: World, run: Run) -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("compact", "default.orders", "--type", "rebalance", "--buckets", "4", "--order-by", "amount DESC, ID"),
+        ("sql", "ALTER TABLE default.orders COMPACT 'rebalance' CLUSTERED INTO 4 BUCKETS ORDER BY amount DESC, id"),
+    ],
+)
+def test_a_rebalance_is_queued_with_its_buckets_and_order(world: World, run: Run, asked: tuple[str, ...]) -> None:
     world.create_table()
+    columns = [c.name for c in catalog.get_table(world.db, ORDERS).columns]
+    answer = run(*(word.replace("amount", columns[1]) for word in asked))
+    assert (answer.code, answer.err) == (DONE, "")
+    queued = world.only()
+    assert (queued.type, queued.number_of_buckets) == (CompactionType.REBALANCE, 4)
+    assert queued.order_by == f"ORDER BY `{columns[1]}` DESC NULLS FIRST, `id` ASC NULLS LAST"
+    (shown,) = run("show", "compactions", "--json").json
+    assert (shown["number_of_buckets"], shown["order_by"]) == (4, queued.order_by)
+
+
+def test_a_rebalance_of_a_bucketed_table_is_refused_at_once(world: World, run: Run) -> None:
+    catalog_write.create_table(
+        world.db,
+        ORDERS,
+        columns=[Column(name="id", type="int")],
+        parameters={"transactional": "true", "transactional_properties": "default"},
+        bucket_columns=["id"],
+        bucket_count=2,
+    )
     for answer in (
         run("compact", "default.orders", "--type", "rebalance"),
         run("sql", "ALTER TABLE default.orders COMPACT 'rebalance'"),
     ):
         assert (answer.code, answer.err) == (REFUSED, "")
-        assert answer.out == "Refused: rebalance compaction is not supported by this release.\n"
+        assert answer.out.startswith("Refused: default.orders: bucketed tables (CLUSTERED BY) are not rebalanced")
     assert not world.compactions()
-    assert "rebalance" not in run("compact", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (("--type", "rebalance", "--order-by", "nosuch"), "ORDER BY nosuch: there is no such column"),
+        (("--type", "rebalance", "--order-by", "id +"), "ORDER BY is not understood at 'id +'"),
+        (("--type", "rebalance", "--buckets", "0"), "0 buckets"),
+        (("--type", "major", "--buckets", "2"), "a major compaction keeps every row in its bucket"),
+        (("--type", "minor", "--order-by", "id"), "a minor compaction keeps every row in its bucket"),
+        (("--type", "balance"), "--type 'balance' is none of minor, major, rebalance"),
+    ],
+)
+def test_a_rebalance_that_makes_no_sense_is_a_usage_error(
+    world: World, run: Run, options: tuple[str, ...], problem: str
+) -> None:
+    world.create_table()
+    answer = run("compact", "default.orders", *options)
+    assert answer.code == USAGE
+    assert problem in answer.err
+    assert not world.compactions()
 
 
 def test_a_plan_says_what_the_worker_says(world: World, run: Run, sorted_table: None) -> None:
