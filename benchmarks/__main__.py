@@ -25,7 +25,8 @@ _console = Console(stderr=True)
 
 def main(
     cases: Annotated[
-        list[str] | None, typer.Argument(help="Ids or their beginnings, or patterns; all by default.")
+        list[str] | None,
+        typer.Argument(help="Ids, their beginnings, patterns, or `bars` for those with a bar; all by default."),
     ] = None,
     *,
     directory: Annotated[
@@ -94,7 +95,9 @@ def measure(bench: Bench, report: Report, todo: Sequence[Case]) -> list[str]:
         report.put(case.id, findings, when=when)
         for finding in findings:
             ratio = "" if finding.ratio is None else f", {finding.ratio:.3g} × {finding.against}"
-            _console.print(f"    {finding.what}: {finding.figure}{ratio}", highlight=False)
+            _console.print(
+                f"    {finding.what}: {finding.figure or 'not measured'}{ratio}", highlight=False, soft_wrap=True
+            )
         _console.print(f"    {time.monotonic() - started:.0f} s", highlight=False)
     return failed
 

@@ -30,12 +30,13 @@ class WrongResult(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """Something to measure. group: heading in the results; minutes: about how long on two cores."""
+    """Something to measure. group: heading in the results; minutes: about how long on two cores; bar: it has one."""
 
     id: str
     group: str
     measure: Callable[[Bench], list[Finding]]
     minutes: float
+    bar: bool = False
 
 
 class Bench:

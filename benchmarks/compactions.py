@@ -34,6 +34,10 @@ class Comparison:
     seconds_bar: float | None = None
     spark_rounds: int = 0
 
+    @property
+    def has_bar(self) -> bool:
+        return (self.cp_bar, self.spark_bar, self.seconds_bar) != (None, None, None)
+
     def measure(self, bench: Bench) -> list[Finding]:
         spec = self.spec.scaled(bench.scale)
         location = bench.table(spec, self.deletes)
@@ -115,6 +119,7 @@ def _major_cases() -> Iterable[Case]:
                 group="Major compaction",
                 measure=comparison.measure,
                 minutes=(5 * (ours_s + 1.5) + 50 * spark_rounds) / 60,
+                bar=comparison.has_bar,
             )
 
 
@@ -122,7 +127,11 @@ def _minor_cases() -> Iterable[Case]:
     for deletes in Deletes:
         comparison = Comparison(spec=TableSpec(codec="ZSTD"), deletes=deletes, depth=Depth.MINOR, cp_bar=0.5)
         yield Case(
-            id=f"minor-zstd-8mb-{deletes.value}", group="Minor compaction", measure=comparison.measure, minutes=0.2
+            id=f"minor-zstd-8mb-{deletes.value}",
+            group="Minor compaction",
+            measure=comparison.measure,
+            minutes=0.2,
+            bar=True,
         )
 
 

@@ -35,8 +35,8 @@ _WARM_UP = 4
 
 def daemon_cases() -> list[Case]:
     return [
-        Case(id="daemon-one-tiny-partition", group=_GROUP, measure=_one, minutes=0.4),
-        Case(id="daemon-1000-tiny-partitions", group=_GROUP, measure=_thousand, minutes=1.5),
+        Case(id="daemon-one-tiny-partition", group=_GROUP, measure=_one, minutes=0.4, bar=True),
+        Case(id="daemon-1000-tiny-partitions", group=_GROUP, measure=_thousand, minutes=1.5, bar=True),
     ]
 
 

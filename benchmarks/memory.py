@@ -43,6 +43,7 @@ def memory_cases() -> list[Case]:
             group=_GROUP,
             measure=partial(_measure, spec, deletes, depth),
             minutes=0.4,
+            bar=spec.stripe_mb == 8,
         )
         for spec, deletes, depth in (
             (small, Deletes.NONE, Depth.MAJOR),
@@ -53,7 +54,7 @@ def memory_cases() -> list[Case]:
             (large, Deletes.SCATTERED_1_IN_100, Depth.MAJOR),
         )
     ]
-    return [*cases, Case(id="memory-large-bucket", group=_GROUP, measure=_large_bucket, minutes=2.0)]
+    return [*cases, Case(id="memory-large-bucket", group=_GROUP, measure=_large_bucket, minutes=2.0, bar=True)]
 
 
 def _measure(spec: TableSpec, deletes: Deletes, depth: Depth, bench: Bench) -> list[Finding]:

@@ -37,7 +37,7 @@ class Bar:
     def met(self, finding: Finding) -> bool:
         if self.ratio is not None:
             return finding.ratio is not None and finding.ratio >= self.ratio
-        return self.at_most is not None and finding.figure.median <= self.at_most
+        return self.at_most is not None and finding.figure is not None and finding.figure.median <= self.at_most
 
     def text(self, unit: str) -> str:
         return f"≥ {self.ratio:g} ×" if self.ratio is not None else f"≤ {self.at_most:g} {unit}"
@@ -45,10 +45,13 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One comparison, or one figure. what: ours. against, reference: the other one, if there is one."""
+    """One comparison, or one figure. what: ours. against, reference: the other one, if there is one.
+
+    figure: None when it could not be measured here; the note says why.
+    """
 
     what: str
-    figure: Figure
+    figure: Figure | None
     against: str = ""
     reference: Figure | None = None
     bar: Bar | None = None
@@ -56,7 +59,9 @@ class Finding:
 
     @property
     def ratio(self) -> float | None:
-        return None if self.reference is None else self.reference.median / self.figure.median
+        if self.figure is None or self.reference is None:
+            return None
+        return self.reference.median / self.figure.median
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +109,7 @@ class Report:
     def put_failure(self, case: str, reason: str, *, when: str) -> None:
         """A case without figures says why."""
         text = reason.replace("|", "/").replace("\n", " ")
-        self._rows[case] = [_joined([f"`{case}`", "not measured", *[""] * 7, text, when])]
+        self._rows[case] = [_joined([f"`{case}`", "", "not measured", *[""] * 6, text, when])]
         self._write()
 
     def _row(self, case: str, finding: Finding, when: str) -> str:
@@ -115,11 +120,11 @@ class Report:
             [
                 f"`{case}`",
                 finding.what,
-                str(finding.figure),
+                "not measured" if finding.figure is None else str(finding.figure),
                 finding.against,
                 "" if finding.reference is None else str(finding.reference),
                 "" if finding.ratio is None else f"{finding.ratio:.3g}",
-                "" if bar is None else bar.text(finding.figure.unit),
+                "" if bar is None or finding.figure is None else bar.text(finding.figure.unit),
                 met,
                 "/".join(map(str, rounds)),
                 finding.note,

@@ -17,6 +17,7 @@ from benchmarks.bench import Bench, Case
 from benchmarks.cases import all_cases, chosen
 from benchmarks.contenders import DataPlane, copied
 from benchmarks.data import Deletes, TableSpec, data_files, delete_files, deleted_rows, prepared
+from benchmarks.hive import ADDRESS
 from benchmarks.measure import Contender, Figure, in_turns
 from benchmarks.report import Bar, Finding, Machine, Report
 from compactor.acid.planning import Depth
@@ -115,7 +116,7 @@ def test_a_case_that_fails_is_in_the_table_and_the_others_go_on(tmp_path: Path) 
     report = Report(tmp_path / "results.md", HERE, {"bad": "g", "good": "g"}, judged=True)
     assert measure(bench_in(tmp_path), report, todo) == ["bad"]
     text = (tmp_path / "results.md").read_text()
-    assert "| `bad` | not measured |" in text
+    assert "| `bad` |  | not measured |" in text
     assert "ValueError: no / room" in text
     assert "| `good` | ours |" in text
 
@@ -146,6 +147,14 @@ def test_a_copy_has_every_byte(tmp_path: Path) -> None:
     copied(files, tmp_path / "copy", synced=True)()
     for file in files:
         assert (tmp_path / "copy" / file.parent.name / file.name).read_bytes() == file.read_bytes()
+
+
+def test_without_a_hive_its_compactor_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ADDRESS, raising=False)
+    report = Report(tmp_path / "results.md", HERE, {case.id: case.group for case in all_cases()}, judged=True)
+    assert measure(bench_in(tmp_path), report, chosen(["hive"])) == []
+    text = (tmp_path / "results.md").read_text()
+    assert f"| not measured | Hive's worker |  |  |  |  |  | {ADDRESS} is not set |" in text
 
 
 def test_contenders_take_turns() -> None:
