@@ -20,9 +20,9 @@ from typing import Any
 
 from compactor.acid.column_statistics import ColumnStatistics, StatisticsKind, TableStatistics, statistics_kind
 from compactor.acid.directory import DirectoryState, ListedFile, Listing
-from compactor.acid.items import ItemKind
 from compactor.acid.layout import Delta, parse_directory
 from compactor.acid.planning import CompactionPlan, Depth
+from compactor.acid.rebalance import RebalancePlan
 from compactor.acid.schema import HiveType, parse_type
 from compactor.jobs.distinct import Distinct
 from compactor.orc import orc_proto_pb2 as pb
@@ -56,50 +56,74 @@ class _Contents:
     columns: Mapping[str, Mapping[str, Value]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class CurrentFiles:
+    """Everything that a reader of a new snapshot reads, once the output of a compaction is published.
+
+    data: files with rows; deletes: files of delete events. orc: their tails tell everything; otherwise written is the
+    number of rows, None when they were not counted.
+    """
+
+    location: str
+    data: tuple[ListedFile, ...]
+    deletes: tuple[ListedFile, ...]
+    orc: bool = True
+    written: int | None = None
+
+    @property
+    def of_live_rows(self) -> tuple[str, ...]:
+        """Paths of ORC files that together hold the live rows and no other; none while there are delete events."""
+        return tuple(f.path for f in self.data) if self.orc and not self.deletes else ()
+
+
+def current_files(
+    plan: CompactionPlan | RebalancePlan, results: Sequence[ItemResult], state: DirectoryState, listing: Listing
+) -> CurrentFiles:
+    """The output of `plan`, which is `results`, and what stays beside it; state, listing: what it was planned from."""
+    outputs = [ListedFile(path=result.output, size=result.size) for result in results]
+    if isinstance(plan, RebalancePlan):
+        return CurrentFiles(location=plan.location, data=tuple(outputs), deletes=())
+    kept = _kept(plan, state, listing)
+    uncounted = kept or any(result.rows_out < 0 for result in results)
+    files = [*kept, *outputs]
+    return CurrentFiles(
+        location=plan.location,
+        data=tuple(f for f in files if not _is_delete(f)),
+        deletes=tuple(f for f in files if _is_delete(f)),
+        orc=all(item.format == "orc" for item in plan.items),
+        written=None if uncounted else sum(result.rows_out for result in results),
+    )
+
+
 def gather(
-    plan: CompactionPlan,
-    results: Sequence[ItemResult],
-    state: DirectoryState,
-    listing: Listing,
+    files: CurrentFiles,
     *,
     columns: Sequence[tuple[str, str]],
     wanted: Collection[str],
     distinct: Mapping[str, Distinct] | None = None,
 ) -> TableStatistics:
-    """The statistics after `plan`, whose output is `results`; state, listing: what it was planned from.
+    """What the tails of all current files say.
 
     columns: (name, Hive type) of the table. wanted: names of the columns to say something about. distinct: what a scan
-    of the same files found. Reads the tails of all current files. Raises StorageError, CorruptFile.
+    of `files.of_live_rows` found. Raises StorageError, CorruptFile.
     """
-    fs, root = open_location(plan.location)
-    kept = _kept(plan, state, listing)
-    sizes = [f.size for f in kept] + [r.size for r in results]
-    deletes = [i.kind is ItemKind.DELETES for i in plan.items]
-    formats = {i.format for i in plan.items}
-    counted = TableStatistics(files=len(sizes), size=sum(sizes), rows=None, exact=False, raw_data_size=None, columns=())
-    if formats - {"orc"}:
-        rows = None if kept or any(r.rows_out < 0 for r in results) else sum(r.rows_out for r in results)
-        return replace(counted, rows=rows, exact=rows is not None)
-    deleted = sum(r.rows_out for r, delete in zip(results, deletes, strict=True) if delete)
-    deleted += sum(_rows(fs, f"{root}/{f.path}") for f in kept if _is_delete(f))
-    paths = [f.path for f in kept if not _is_delete(f)]
-    paths += [r.output for r, delete in zip(results, deletes, strict=True) if not delete]
+    every = (*files.data, *files.deletes)
+    found = TableStatistics(
+        files=len(every), size=sum(f.size for f in every), rows=None, exact=False, raw_data_size=None
+    )
+    if not files.orc:
+        return replace(found, rows=files.written, exact=files.written is not None)
+    fs, root = open_location(files.location)
+    deleted = sum(_rows(fs, f"{root}/{f.path}") for f in files.deletes)
     chosen = [(n, t) for n, t in columns if n in wanted] if not deleted else []
-    contents = _contents(fs, [f"{root}/{path}" for path in paths], columns, {name for name, _ in chosen})
+    contents = _contents(fs, [f"{root}/{f.path}" for f in files.data], columns, {name for name, _ in chosen})
     return replace(
-        counted,
+        found,
         rows=contents.rows - deleted,
         exact=not deleted,
         raw_data_size=None if deleted else contents.raw_data_size,
         columns=tuple(_finished(n, t, contents.columns.get(n, {}), (distinct or {}).get(n)) for n, t in chosen),
     )
-
-
-def scannable(plan: CompactionPlan, state: DirectoryState, listing: Listing) -> tuple[str, ...]:
-    """Paths of the ORC files that hold exactly the live rows after `plan`; none when deletes or other formats do too."""
-    kept = _kept(plan, state, listing)
-    mixed = any(i.kind is ItemKind.DELETES or i.format != "orc" for i in plan.items) or any(map(_is_delete, kept))
-    return () if mixed else (*(f.path for f in kept), *(i.output for i in plan.items))
 
 
 def raw_data_size(tail: OrcTail) -> int:

@@ -17,14 +17,16 @@ from compactor.acid.column_statistics import ColumnStatistics, TableStatistics
 from compactor.acid.directory import Snapshot
 from compactor.acid.layout import encode_bucket
 from compactor.acid.planning import CompactionPlan, Depth
+from compactor.acid.rebalance import RebalancePlan
 from compactor.acid.records import Event, RowId
 from compactor.acid.schema import parse_type
 from compactor.acid.snapshot import ValidWriteIdList
 from compactor.jobs import distinct, statistics, stretches
 from compactor.jobs.distinct import Distinct, count_distinct
 from compactor.jobs.planner import CompactionTarget, Survey, plan, survey
+from compactor.jobs.rebalance import plan_rebalance, rebalance, run_tasks
 from compactor.jobs.session import SparkSessions
-from compactor.jobs.statistics import gather, raw_data_size, scannable
+from compactor.jobs.statistics import CurrentFiles, current_files, gather, raw_data_size
 from compactor.jobs.stretches import OnSpark
 from compactor.orc.rewrite import ItemResult
 from tests.fixtures.hive_tables import EXPECTED, HiveTable, all_txns, hive_table, unpack
@@ -60,25 +62,21 @@ class Compacted:
         self.plan = made
         self.results: list[ItemResult] = direct_results(made)
 
+    def files(self) -> CurrentFiles:
+        return current_files(self.plan, self.results, self.surveyed.state, self.surveyed.listing)
+
     def gathered(
         self, found: dict[str, Distinct] | None = None, wanted: Sequence[str] | None = None
     ) -> TableStatistics:
-        return gather(
-            self.plan,
-            self.results,
-            self.surveyed.state,
-            self.surveyed.listing,
-            columns=self.columns,
-            wanted=[n for n, _ in self.columns] if wanted is None else wanted,
-            distinct=found,
-        )
+        names = [n for n, _ in self.columns] if wanted is None else wanted
+        return gather(self.files(), columns=self.columns, wanted=names, distinct=found)
 
     def column(self, name: str, found: dict[str, Distinct] | None = None) -> ColumnStatistics:
         (column,) = self.gathered(found, [name]).columns
         return column
 
     def scannable(self) -> tuple[str, ...]:
-        return scannable(self.plan, self.surveyed.state, self.surveyed.listing)
+        return self.files().of_live_rows
 
 
 def one_column(location: Path, kind: str, values: Sequence[Any], *, more: Sequence[Any] = ()) -> Compacted:
@@ -165,7 +163,7 @@ def test_files_and_sizes_are_counted_as_hive_counts_them(warehouse: Path, name: 
         items=(),
         full_acid=table.full_acid,
     )
-    found = gather(nothing, [], surveyed.state, surveyed.listing, columns=(), wanted=())
+    found = gather(current_files(nothing, [], surveyed.state, surveyed.listing), columns=(), wanted=())
     assert (found.files, found.size) == (int(table.parameters["numFiles"]), int(table.parameters["totalSize"]))
 
 
@@ -288,6 +286,26 @@ def test_an_empty_table_has_one_file_and_no_rows(location: Path) -> None:
     done = Compacted(location, Depth.MAJOR, (("id", "int"),), ValidWriteIdList(table="d.t", high_water=2))
     found = done.gathered()
     assert (found.files, found.rows, found.exact, found.raw_data_size) == (1, 0, True, 0)
+
+
+def test_a_rebalanced_table_is_its_new_base(location: Path) -> None:
+    for write_id in (1, 2):
+        folder = location / f"delta_{write_id:07d}_{write_id:07d}_0000"
+        write_events(folder / "bucket_00000", [insert(write_id, i, (i, "a")) for i in range(3)])
+    write_events(location / "delete_delta_0000003_0000003_0000" / "bucket_00000", [delete(RowId(1, B0, 0), by=3)])
+    columns = (("id", "int"), ("v", "string"))
+    target = CompactionTarget(
+        name="d.t", location=f"file:{location}", columns=columns, input_format=ORC, full_acid=True, bucketed=False
+    )
+    snapshot = Snapshot(txns=all_txns(), write_ids=ValidWriteIdList(table="d.t", high_water=3))
+    surveyed = survey(target, snapshot)
+    made = plan_rebalance(target, surveyed, snapshot, buckets=2, order_by=None, txn_id=50)
+    assert isinstance(made, RebalancePlan)
+    results = rebalance(made, lambda tasks: list(run_tasks(tasks)), lambda *_: [], lambda *_: None)
+    files = current_files(made, results, surveyed.state, surveyed.listing)
+    found = gather(files, columns=columns, wanted=["id"])
+    assert (found.files, found.rows, found.exact) == (2, 5, True)
+    assert found.columns[0].values == {"NUM_NULLS": 0, "LONG_LOW_VALUE": 0, "LONG_HIGH_VALUE": 2}
 
 
 @pytest.mark.parametrize("rows", [6, -1])
