@@ -31,6 +31,7 @@ from compactor.table.transaction import TableTransaction
 from compactor.table.writer import Statements, TableWriter
 from compactor.worker import Step, Worker, WorkerResult
 from initiator.service import Initiator, InitiatorResult
+from tests.inline_rebalance import rebalance_inline
 from tests.inline_runner import InlineJobRunner
 
 HOST = "simulated"
@@ -134,6 +135,7 @@ class World:
         return Worker(
             db=self.db,
             runner=runner or InlineJobRunner(),
+            rebalance=rebalance_inline,
             settings=self.settings,
             metrics=self.metrics,
             host=HOST,
