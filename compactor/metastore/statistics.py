@@ -33,8 +33,9 @@ from compactor.acid.column_statistics import (
 )
 from compactor.acid.snapshot import ValidWriteIdList
 from compactor.errors import NoSuchObject
-from compactor.metastore.catalog import CATALOG, TableName, table_row
+from compactor.metastore.catalog import CATALOG, TableName
 from compactor.metastore.catalog_schema import (
+    DBS,
     PART_COL_STATS,
     PARTITION_PARAMS,
     PARTITIONS,
@@ -121,7 +122,7 @@ def forget_accuracy(db: Database, table: TableName, partitions: Collection[str],
     A transaction that aborts afterwards has made nothing wrong.
     """
     with db.write() as conn:
-        table_id = table_row(conn, table).id
+        table_id, _ = _table(conn, table)
         _disown(conn, TBLS, TABLE_PARAMS, TBLS.c.TBL_ID, [table_id], write_id)
         names = sorted(partitions)
         for start in range(0, len(names), _NAMES_A_STATEMENT):
@@ -171,23 +172,22 @@ def _only_new_readers(conn: sa.Connection, compaction_id: int) -> bool:
 
 
 def _place(conn: sa.Connection, table: TableName, partition: str | None) -> _Place:
-    found = table_row(conn, table)
+    table_id, write_id = _table(conn, table)
     names = {"CAT_NAME": CATALOG, "DB_NAME": table.database, "TABLE_NAME": table.table}
     if partition is None:
-        write_id = conn.scalar(sa.select(TBLS.c.WRITE_ID).where(TBLS.c.TBL_ID == found.id).with_for_update())
         return _Place(
-            id=found.id,
+            id=table_id,
             owner="TBL_ID",
             rows=TBLS,
             params=TABLE_PARAMS,
             columns=TAB_COL_STATS,
             names=names,
-            write_id=write_id or 0,
+            write_id=write_id,
         )
     query = sa.select(PARTITIONS.c.PART_ID, PARTITIONS.c.WRITE_ID).where(
-        PARTITIONS.c.TBL_ID == found.id, PARTITIONS.c.PART_NAME == partition
+        PARTITIONS.c.TBL_ID == table_id, PARTITIONS.c.PART_NAME == partition
     )
-    row = conn.execute(query.with_for_update()).one_or_none()
+    row = conn.execute(query).one_or_none()
     if row is None:
         raise NoSuchObject(f"table {table} has no partition {partition}")
     return _Place(
@@ -199,6 +199,18 @@ def _place(conn: sa.Connection, table: TableName, partition: str | None) -> _Pla
         names=names | {"PARTITION_NAME": partition},
         write_id=row.WRITE_ID or 0,
     )
+
+
+def _table(conn: sa.Connection, table: TableName) -> tuple[int, int]:
+    """A table's id and the write id of its statistics."""
+    database = sa.select(DBS.c.DB_ID).where(DBS.c.NAME == table.database, DBS.c.CTLG_NAME == CATALOG)
+    query = sa.select(TBLS.c.TBL_ID, TBLS.c.WRITE_ID).where(
+        TBLS.c.TBL_NAME == table.table, TBLS.c.DB_ID == database.scalar_subquery()
+    )
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        raise NoSuchObject(f"table {table} does not exist")
+    return row.TBL_ID, row.WRITE_ID or 0
 
 
 def _recorded(conn: sa.Connection, place: _Place, write_ids: ValidWriteIdList) -> tuple[Recorded, Accuracy]:
