@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow.compute as pc
 import pytest
 from pyarrow import orc
 
@@ -12,6 +13,8 @@ from compactor.metastore import locks, queue, txns
 from compactor.metastore.compaction import CompactionRequest, CompactionState, CompactionType
 from compactor.metastore.components import Operation
 from compactor.metastore.schema import TXN_COMPONENTS
+from compactor.storage.filesystem import open_location
+from compactor.table.writer import TableWriter
 from compactor.worker import Outcome, Step
 from tests.simulation.world import HOST, ORDERS, World
 
@@ -89,8 +92,9 @@ def test_who_deletes_while_a_rebalance_runs_waits_for_it(world: World, rows: Row
     refused: list[str] = []
 
     def try_to_delete() -> None:
+        impatient = TableWriter(world.db, open_location, ORDERS, user="ada", host=HOST, lock_attempts=1)
         with pytest.raises(LockNotAcquired) as error:
-            world.delete(1)
+            impatient.delete(pc.field("id") == 1)
         refused.append(error.value.message)
 
     request(world)
