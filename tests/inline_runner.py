@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from compactor.acid.planning import PlanItem
 from compactor.errors import CompactorError, JobError
-from compactor.jobs.compaction import Execution, Job, Outcome, Progress, Task, run_tasks
-from compactor.jobs.jvm import JvmOrcTask
+from compactor.jobs.compaction import Job, Progress
+from compactor.jobs.execution import Execution, Outcome, Task, run_tasks
+from compactor.jobs.jvm import JvmJoin, JvmOrcTask
 from compactor.orc.rewrite import ItemResult
 from compactor.storage.filesystem import FilesystemOf, open_location
 
@@ -31,19 +32,17 @@ class InlineJobRunner:
         work = Execution(jobs)
         done = 0
 
-        def one_by_one(tasks: Sequence[Task]) -> list[Outcome]:
+        def before(item: PlanItem) -> None:
             nonlocal done
-            outcomes: list[Outcome] = []
-            for task in tasks:
-                self._before_item(task.item)
-                if group in self._cancelled:
-                    raise JobError(f"{description} was cancelled")
-                outcomes += run_tasks([task], self._filesystem_of)
-                done += 1
-                progress(done, work.tasks)
-            return outcomes
+            self._before_item(item)
+            if group in self._cancelled:
+                raise JobError(f"{description} was cancelled")
+            progress(done, work.tasks)
+            done += 1
 
-        return work.carry_out(one_by_one, no_jvm)
+        outcomes = work.carry_out(InlineEngine(before, self._filesystem_of))
+        progress(work.tasks, work.tasks)
+        return outcomes
 
     def job_id(self) -> str:
         return "inline"
@@ -52,5 +51,21 @@ class InlineJobRunner:
         self._cancelled.add(group)
 
 
-def no_jvm(tasks: Sequence[JvmOrcTask]) -> list[int | CompactorError]:
-    return [JobError(f"{task.output}: there is no JVM here") for task in tasks]
+class InlineEngine:
+    """Engine in this process, without a JVM. before: told the item of each task before it runs."""
+
+    def __init__(self, before: Callable[[PlanItem], None], filesystem_of: FilesystemOf) -> None:
+        self._before, self._filesystem_of = before, filesystem_of
+
+    def run(self, tasks: Sequence[Task]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for task in tasks:
+            self._before(task.item)
+            outcomes += run_tasks([task], self._filesystem_of)
+        return outcomes
+
+    def rewrite(self, tasks: Sequence[JvmOrcTask]) -> list[int | CompactorError]:
+        return [JobError(f"{task.output}: there is no JVM here") for task in tasks]
+
+    def append(self, joins: Sequence[JvmJoin]) -> list[ItemResult | CompactorError]:
+        return [JobError(f"{join.item.output}: there is no JVM here") for join in joins]

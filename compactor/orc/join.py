@@ -18,7 +18,7 @@ from compactor.orc.order import RowOrder
 from compactor.orc.parts import NeedsJvm, PartResult, Span, acid_stats, opened, output_template
 from compactor.orc.reader import OrcSource
 from compactor.orc.rewrite import ItemResult
-from compactor.orc.tail import stripe_length
+from compactor.orc.tail import OrcTail, stripe_length
 from compactor.storage.filesystem import FileSystem
 
 
@@ -82,14 +82,20 @@ class _Join:
             if not span.encoded:
                 self._copy(source, stripes, self._template)
                 return
-            found = Template.of(source.tail)
-            # Who encoded a stripe does not matter; the output's tail says what its sources said.
-            writer = replace(
-                self._template, version=found.version, writer=found.writer, writer_version=found.writer_version
-            )
-            self._copy(source, stripes, writer)
+            self._copy(source, stripes, self._as_written_by(source.tail))
             self.stripes_encoded += len(stripes)
             self.bytes_encoded += sum(stripe_length(source.tail.footer.stripes[stripe]) for stripe in stripes)
+
+    def _as_written_by(self, tail: OrcTail) -> Template:
+        """The template of a part file: who encoded a stripe does not matter, nor how it spells the same calendar."""
+        found = Template.of(tail)
+        return replace(
+            self._template,
+            version=found.version,
+            writer=found.writer,
+            writer_version=found.writer_version,
+            calendar=found.calendar if found.proleptic == self._template.proleptic else self._template.calendar,
+        )
 
     def _copy(self, source: OrcSource, stripes: range, template: Template) -> None:
         if not template.accepts(source.tail):

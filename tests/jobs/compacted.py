@@ -32,11 +32,13 @@ def two_bucket_table(location: Path) -> None:
     write_events(location / "delete_delta_0000004_0000004_0000" / "bucket_00000_0", gone)
 
 
-def planned(location: Path, depth: Depth) -> CompactionPlan:
+def planned(
+    location: Path, depth: Depth, *, columns: tuple[tuple[str, str], ...] = (("id", "int"), ("v", "string"))
+) -> CompactionPlan:
     target = CompactionTarget(
         name="d.t",
         location=f"file:{location}",
-        columns=(("id", "int"), ("v", "string")),
+        columns=columns,
         input_format="org.apache.hadoop.hive.ql.io.orc.OrcInputFormat",
         full_acid=True,
         bucketed=False,

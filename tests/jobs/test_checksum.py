@@ -22,7 +22,7 @@ from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
 from compactor.errors import CorruptFile, VerificationError
 from compactor.jobs import stretches
 from compactor.jobs.checksum import Checksum, verify_rows
-from compactor.jobs.compaction import prepare_directories
+from compactor.jobs.execution import prepare_directories
 from compactor.jobs.parquet import run_parquet_item
 from compactor.jobs.planner import CompactionTarget, plan, survey
 from compactor.jobs.session import SparkSessions
