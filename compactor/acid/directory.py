@@ -17,8 +17,9 @@ range only the one with the higher visibility id is current (HIVE-29210).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from compactor.acid.layout import Base, Delta, is_hidden, parse_bucket, parse_directory
 from compactor.acid.snapshot import RangeValidity, ValidTxnList, ValidWriteIdList
@@ -59,18 +60,21 @@ class Listing:
     compacted_bases: frozenset[str] = frozenset()
 
     def data_files(self, directory: str) -> tuple[ListedFile, ...]:
-        """Non-empty visible files below `directory`, by path; zero-length files hold no rows."""
-        prefix = directory + "/"
-        return tuple(
-            sorted(
-                f
-                for f in self.files
-                if f.path.startswith(prefix) and f.size > 0 and not _any_hidden(f.path[len(prefix) :])
-            )
-        )
+        """Non-empty visible files below one of the directories, by path; zero-length files hold no rows."""
+        return self._data_files.get(directory, ())
 
     def bytes_in(self, directory: str) -> int:
         return sum(f.size for f in self.data_files(directory))
+
+    @cached_property
+    def _data_files(self) -> Mapping[str, tuple[ListedFile, ...]]:
+        """By directory, in one pass: a plan asks for each of thousands of deltas."""
+        found: dict[str, list[ListedFile]] = {}
+        for file in sorted(self.files):
+            directory = file.directory
+            if directory and file.size > 0 and not _any_hidden(file.path[len(directory) + 1 :]):
+                found.setdefault(directory, []).append(file)
+        return {directory: tuple(files) for directory, files in found.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -206,7 +206,7 @@ class ItemMaker:
         for position, source in enumerate(sources):
             facts = self.facts[source.path]
             copyable = sum(s.size for s in facts.stripes if s.trusted)
-            if copyable and source.synthetic is None and facts.row_type == self.row_type:
+            if copyable and facts.template and source.synthetic is None and facts.row_type == self.row_type:
                 weights[facts.template] = weights.get(facts.template, 0) + copyable
                 first.setdefault(facts.template, position)
         return first[max(weights, key=weights.__getitem__)] if weights else None

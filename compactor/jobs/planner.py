@@ -26,6 +26,7 @@ from compactor.acid.sources import by_bucket, delete_sources, delta_sources, ori
 from compactor.acid.stripes import PART_EVENTS, DeleteFacts
 from compactor.jobs.formats import FORMATS, facts_of
 from compactor.orc import orc_proto_pb2 as pb
+from compactor.orc.compression import ENCODABLE
 from compactor.orc.delete_facts import hits, marks
 from compactor.storage.filesystem import FileSystem, open_location
 from compactor.storage.readahead import read_ahead
@@ -151,7 +152,7 @@ def plan(
         bucketed=target.bucketed,
         output=OutputOptions(
             file_format=file_format,
-            codec=target.codec,
+            codec=target.codec if target.codec in ENCODABLE else pb.ZLIB,
             recompress=target.recompress,
             max_files=target.max_num_delta,
         ),

@@ -22,6 +22,7 @@ from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.assembler import Template
 from compactor.orc.reader import OrcSource
 from compactor.orc.tail import OrcTail, stripe_length
+from compactor.orc.types import acid_type
 from compactor.storage.filesystem import FileSystem
 
 _OPERATION, _WRITE_ID, _BUCKET, _ROW_ID, _CURRENT = 1, 2, 3, 4, 5
@@ -47,12 +48,13 @@ def orc_facts(fs: FileSystem, path: str) -> FileFacts:
             f"{path} has encrypted columns, whose keys the compactor does not have",
             hint="compact the table with an engine that has the keys",
         )
+    row_type = tail.row_type
     return FileFacts(
         rows=tail.rows,
-        row_type=tail.row_type,
+        row_type=row_type,
         acid=tail.is_acid,
         stripes=stripe_facts(tail),
-        template=template_digest(Template.of(tail)),
+        template=_digest(tail, row_type),
         compression=tail.postscript.compression,
     )
 
@@ -66,6 +68,12 @@ def stripe_facts(tail: OrcTail) -> tuple[StripeFacts, ...]:
         )
     lasts = _ascending(tail.key_index())
     return tuple(_acid_stripe(tail, at, lasts) for at in range(len(tail.footer.stripes)))
+
+
+def _digest(tail: OrcTail, row_type: HiveType) -> bytes:
+    """The template's digest; empty when an output that takes it could not hold this file's own stripes."""
+    template = Template.like(tail, acid_type(row_type) if tail.is_acid else row_type)
+    return template_digest(template) if template.accepts(tail) else b""
 
 
 def template_digest(template: Template) -> bytes:

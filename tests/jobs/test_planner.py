@@ -125,6 +125,13 @@ def test_codec_recompression_and_number_of_files_are_the_targets(tmp_path: Path)
     assert (item.compression, len(item.parts)) == (pb.ZSTD, 3)
 
 
+def test_a_table_whose_codec_nobody_encodes_gets_zlib(tmp_path: Path) -> None:
+    for write_id in (2, 3):
+        events = [delete(RowId(1, _B0, write_id), by=write_id)]
+        write_events(tmp_path / f"delete_delta_{write_id}_{write_id}_0000" / "bucket_00000", events)
+    assert [i.compression for i in made(target(tmp_path, codec=pb.LZO), Depth.MINOR).items] == [pb.ZLIB]
+
+
 def test_a_streaming_file_without_a_commit_goes_into_nothing(tmp_path: Path) -> None:
     for write_id in (1, 2):
         write_events(tmp_path / f"delta_{write_id}_{write_id}_0000" / "bucket_00000_0", rows(write_id, 3))

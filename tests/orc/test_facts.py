@@ -15,7 +15,6 @@ from compactor.acid.schema import parse_type
 from compactor.errors import CorruptFile, UnsupportedData
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.assembler import Template
-from compactor.orc.compression import compress
 from compactor.orc.facts import is_encrypted, orc_facts, stripe_facts, template_digest
 from compactor.orc.tail import KEY_INDEX, OrcTail, read_tail
 from tests.orc.acid_files import FS, delete, insert, write_events, write_plain
@@ -140,6 +139,14 @@ def test_files_share_a_template_exactly_when_their_stripes_may_share_a_file(tmp_
     assert len({a, c, d}) == 3
 
 
+def test_a_file_that_no_output_of_ours_can_follow_has_no_template(tmp_path: Path) -> None:
+    """Nobody here encodes LZO, so a file that took it from its template could not be finished."""
+    write_events(tmp_path / "f", rows(1, 0), compression=pb.NONE)
+    with_tail(tmp_path / "f", compression=pb.LZO)
+    facts = orc_facts(FS, str(tmp_path / "f"))
+    assert (facts.template, facts.compression, facts.rows) == (b"", pb.LZO, 1)
+
+
 def test_block_size_and_software_are_no_part_of_the_template(tail: OrcTail) -> None:
     template = Template.of(tail)
     alike = dataclasses.replace(template, block_size=template.block_size * 2, software="another one")
@@ -147,20 +154,29 @@ def test_block_size_and_software_are_no_part_of_the_template(tail: OrcTail) -> N
     assert template_digest(dataclasses.replace(template, stride=5000)) != template_digest(template)
 
 
+def with_tail(path: Path, *, encryption: bytes = b"", compression: pb.CompressionKind = pb.NONE) -> None:
+    """Give an uncompressed file another tail, as a writer with these options would."""
+    tail, content = tail_of(path), path.read_bytes()
+    footer, postscript = pb.Footer(), pb.PostScript()
+    footer.CopyFrom(tail.footer)
+    postscript.CopyFrom(tail.postscript)
+    if encryption:
+        footer.encryption = encryption
+    pieces = [tail.metadata.SerializeToString(), footer.SerializeToString()]
+    if compression != pb.NONE:
+        # Blocks that did not shrink are stored as they are.
+        pieces = [(len(piece) << 1 | 1).to_bytes(3, "little") + piece for piece in pieces]
+    postscript.metadata_length, postscript.footer_length = map(len, pieces)
+    postscript.compression = compression
+    end = postscript.SerializeToString()
+    length = 1 + content[-1] + tail.postscript.footer_length + tail.postscript.metadata_length
+    path.write_bytes(content[:-length] + b"".join(pieces) + end + bytes([len(end)]))
+
+
 def test_encrypted_columns_are_refused_with_the_reason(tmp_path: Path) -> None:
     path = tmp_path / "bucket_00000"
-    write_events(path, rows(1, 0))
-    tail, content = tail_of(path), path.read_bytes()
-    footer = pb.Footer()
-    footer.CopyFrom(tail.footer)
-    footer.encryption = b"variants and keys"
-    packed = compress(tail.postscript.compression, footer.SerializeToString(), tail.block_size)
-    postscript = pb.PostScript()
-    postscript.CopyFrom(tail.postscript)
-    postscript.footer_length = len(packed)
-    end = postscript.SerializeToString()
-    body = content[: len(content) - 1 - content[-1] - tail.postscript.footer_length]
-    path.write_bytes(body + packed + end + bytes([len(end)]))
+    write_events(path, rows(1, 0), compression=pb.NONE)
+    with_tail(path, encryption=b"variants and keys")
     with pytest.raises(UnsupportedData, match="has encrypted columns, whose keys the compactor does not have"):
         orc_facts(FS, str(path))
 

@@ -272,6 +272,13 @@ def test_what_cannot_be_copied_does_not_choose_the_template() -> None:
     assert uses(made) == [(0, _DECODE, 1), (1, _COPY, 1)]
 
 
+def test_files_that_no_output_can_follow_are_decoded_into_a_fresh_one() -> None:
+    lzo = {_D1: striped(1, template=b"", compression=3), _D2: striped(2, template=b"", compression=3)}
+    made = plan(Depth.MINOR, listed(_D1, _D2), more=lzo, output=OutputOptions(codec=1))
+    assert (made.items[0].template, made.items[0].compression) == (None, 1)
+    assert uses(made) == [(0, _DECODE, 1), (1, _DECODE, 1)]
+
+
 def test_files_of_another_schema_never_give_or_take_a_raw_copy() -> None:
     wider = parse_type("struct<id:bigint,v:string,x:int>")
     facts = {_D1: striped(1, stripes=3), _D2: striped(2, template=b"new"), _D3: striped(3, stripes=3)}
