@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from compactor.acid.rebalance import why_never_rebalanced
-from compactor.errors import NoSuchObject
+from compactor.errors import ConfigError, NoSuchObject
 from compactor.jobs.planner import CompactionTarget
 from compactor.metastore import catalog
 from compactor.metastore.catalog import Table
 from compactor.metastore.compaction import CompactionType
 from compactor.metastore.database import Database
-from compactor.orc.compression import compression_kind
+from compactor.orc import orc_proto_pb2 as pb
+from compactor.orc.compression import ENCODABLE, compression_kind
 from compactor.settings import WorkerSettings
 
 RECOMPRESS = "compactor.recompress"
@@ -23,10 +24,9 @@ def compaction_target(
 
     Files are matched to the table's columns, not to the partition's, which may lag behind after ALTER TABLE: what was
     written since has the table's. worker: None: the defaults. Raises NoSuchObject for an unknown partition and for a
-    view, UnsupportedData for a table property that names no codec.
+    view, ConfigError or UnsupportedData for a table property that names no codec.
     """
     limits = worker or WorkerSettings()
-    recompress = table.parameters.get(RECOMPRESS, limits.recompress)
     place = table.location
     name = str(table.name)
     if partition is not None:
@@ -42,10 +42,19 @@ def compaction_target(
         full_acid=table.is_full_acid,
         bucketed=bool(table.bucket_columns),
         codec=compression_kind(table.parameters.get("orc.compress", "ZLIB")),
-        recompress=None if recompress.lower() == "off" else compression_kind(recompress),
+        recompress=_recompress(table.parameters.get(RECOMPRESS, limits.recompress)),
         max_num_delta=limits.max_num_delta,
         properties=table.parameters,
     )
+
+
+def _recompress(codec: str) -> int | None:
+    if codec.lower() == "off":
+        return None
+    kinds = {pb.CompressionKind.Name(kind).lower(): kind for kind in ENCODABLE}
+    if codec.lower() not in kinds:
+        raise ConfigError(f"{RECOMPRESS} is {codec!r}, not one of off, {', '.join(sorted(kinds))}")
+    return kinds[codec.lower()]
 
 
 def why_never_compacted(table: Table, kind: CompactionType, partition: str | None) -> str:
