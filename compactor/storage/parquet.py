@@ -85,17 +85,6 @@ def writer_zone(file: pq.ParquetFile) -> str | None:
     return _properties(file).get(b"writer.time.zone", b"").decode()
 
 
-def check_rewritable(file: pq.ParquetFile, path: str) -> None:
-    """UnsupportedData when Hive would read the timestamps of a file differently in a file of ours."""
-    zone = writer_zone(file)
-    if zone is None or zone in _UTC:
-        return
-    raise UnsupportedData(
-        f"{path}: INT96 timestamps of {f'time zone {zone}' if zone else 'an unknown time zone'} cannot be rewritten",
-        hint="only parquet-mr can write such files; compact the table with Hive, or run HiveServer2 in UTC",
-    )
-
-
 def _proleptic(file: pq.ParquetFile) -> bool:
     return _properties(file).get(b"writer.date.proleptic", b"").lower() == b"true"
 

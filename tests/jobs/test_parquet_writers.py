@@ -12,8 +12,7 @@ from pyarrow import fs as pafs
 
 from compactor.acid.planning import ItemKind, PlanItem, SourceFile
 from compactor.acid.schema import parse_type
-from compactor.errors import UnsupportedData
-from compactor.jobs.parquet import run_parquet_item
+from compactor.jobs.parquet import parquet_facts, run_parquet_item
 from compactor.storage.filesystem import ArrowFileSystem
 from compactor.storage.parquet import parquet_batches, write_parquet
 
@@ -53,16 +52,24 @@ def test_timestamps_read_as_the_clock_of_the_writer_showed_them(tmp_path: Path, 
     assert read(tmp_path / "f", table.schema) == [{"t": _NOON, "a": [_NOON]}, {"t": None, "a": [None]}]
 
 
-@pytest.mark.parametrize("properties", [{"writer_time_zone": "Europe/Berlin"}, {}])
-def test_timestamps_that_our_files_would_shift_are_not_rewritten(tmp_path: Path, properties: dict[str, str]) -> None:
-    source = hive_file(tmp_path / "f", pa.table({"t": pa.array([_NOON], pa.timestamp("ns"))}), **properties)
-    with pytest.raises(UnsupportedData, match="time zone"):
-        join(tmp_path, source)
+@pytest.mark.parametrize("properties", [{"writer_time_zone": "Europe/Berlin"}, {"writer_time_zone": "UTC"}, {}])
+def test_joined_timestamps_belong_to_the_zone_of_their_writer(tmp_path: Path, properties: dict[str, str]) -> None:
+    table = pa.table({"t": pa.array([_NOON, None], pa.timestamp("ns"))})
+    sources = [hive_file(tmp_path / f"{i}", table, **properties) for i in range(2)]
+    path = join(tmp_path, *sources)
+    found, first = pq.read_metadata(path), pq.read_metadata(tmp_path / "0")
+    assert (found.created_by, found.metadata, found.num_row_groups) == (first.created_by, first.metadata, 1)
+    assert read(path, table.schema) == 2 * read(tmp_path / "0", table.schema)
 
 
-def test_files_without_timestamps_may_come_from_any_zone(tmp_path: Path) -> None:
-    source = hive_file(tmp_path / "f", pa.table({"id": [1, 2]}), writer_time_zone="Europe/Berlin")
-    assert pq.read_table(join(tmp_path, source)).column("id").to_pylist() == [1, 2]
+def test_writers_of_several_zones_calendars_or_kinds_never_share_a_file(tmp_path: Path) -> None:
+    table = pa.table({"t": pa.array([_NOON], pa.timestamp("ns"))})
+    for number, zone in enumerate(["UTC", "Europe/Berlin"]):
+        hive_file(tmp_path / f"{number}", table, writer_time_zone=zone)
+    hive_file(tmp_path / "2", table, writer_time_zone="UTC", writer_date_proleptic="true")
+    pq.write_table(table, tmp_path / "3", use_deprecated_int96_timestamps=True)
+    facts = [parquet_facts(FS, f"{tmp_path}/{i}", parse_type("struct<t:timestamp>")) for i in range(4)]
+    assert len({f.template for f in facts}) == 4
 
 
 @pytest.mark.parametrize(
@@ -79,12 +86,12 @@ def test_dates_read_as_the_writer_meant_them(tmp_path: Path, properties: dict[st
     assert read(tmp_path / "f", table.schema) == [{"d": _EARLY}]
 
 
-def test_files_of_both_calendars_join_into_one_that_names_its_calendar(tmp_path: Path) -> None:
-    hybrid = hive_file(tmp_path / "0", pa.table({"d": [_HIVES_EARLY]}), writer_date_proleptic="false")
-    proleptic = hive_file(tmp_path / "1", pa.table({"d": [_EARLY]}), writer_date_proleptic="true")
-    path = join(tmp_path, hybrid, proleptic)
-    assert pq.read_table(path).column("d").to_pylist() == [_EARLY, _EARLY]
-    assert pq.read_metadata(path).metadata[b"writer.date.proleptic"] == b"true"
+def test_joined_dates_stay_in_the_calendar_of_their_writer(tmp_path: Path) -> None:
+    table = pa.table({"d": [_HIVES_EARLY]})
+    path = join(tmp_path, *[hive_file(tmp_path / f"{i}", table, writer_date_proleptic="false") for i in range(2)])
+    assert pq.read_table(path).column("d").to_pylist() == [_HIVES_EARLY] * 2
+    assert pq.read_metadata(path).metadata[b"writer.date.proleptic"] == b"false"
+    assert read(path, pa.schema([("d", pa.date32())])) == [{"d": _EARLY}] * 2
 
 
 def test_a_file_that_we_write_names_its_calendar(tmp_path: Path) -> None:
