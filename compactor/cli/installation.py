@@ -7,13 +7,12 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from compactor.config import load_settings
 from compactor.errors import ConfigError, NotInitialised
-from compactor.jobs.compaction import SparkJobRunner
-from compactor.jobs.rebalance import run_rebalance
+from compactor.jobs.engine import spark_engine
 from compactor.jobs.session import SparkSessions
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
@@ -86,8 +85,7 @@ class Installation:
     def worker(self, stop: StopRequest, on_progress: Callable[[Compaction, int, int], None]) -> Worker:
         return Worker(
             db=self.db,
-            runner=SparkJobRunner(self.sessions),
-            rebalance=partial(run_rebalance, self.sessions),
+            engine=spark_engine(self.sessions),
             settings=self.settings,
             metrics=self.metrics,
             host=self.host,

@@ -254,22 +254,41 @@ class Metrics:
         )
         self.bytes_read = counter("compactor_bytes_read", "Bytes that compactions read", "type")
         self.bytes_written = counter("compactor_bytes_written", "Bytes that compactions wrote", "type")
+        self.bytes_copied = counter("compactor_bytes_copied", "Bytes of stripes that were copied as they are", "type")
+        self.bytes_encoded = counter("compactor_bytes_encoded", "Bytes of stripes that were encoded anew", "type")
         self.rows_written = counter("compactor_rows_written", "Rows that compactions wrote", "type")
         self.rows_deleted = counter("compactor_rows_deleted", "Deleted rows that compactions left out", "type")
         self.files_removed = counter("compactor_files_removed", "Obsolete files that the cleaner removed")
         self.bytes_removed = counter("compactor_bytes_removed", "Bytes of those files")
         self.retries = counter("compactor_retries", "Operations tried again after a passing fault", "operation")
         self.waits = counter("compactor_waits", "Times that work was put off, by what held it up", "reason")
+        self.job_predicted_seconds = counter(
+            "compactor_job_predicted_seconds", "What the price of minor and major compactions predicted for their jobs"
+        )
+        self.statistics_failures = counter(
+            "compactor_statistics_failures",
+            "Published compactions after which the table's statistics stayed as they were",
+        )
         self.job_seconds = Histogram(
             "compactor_job_seconds", "Duration of Spark jobs", ["type"], buckets=LONG_WORK_S, registry=registry
         )
 
     def published(
-        self, kind: str, *, bytes_read: int, bytes_written: int, rows_written: int, rows_deleted: int
+        self,
+        kind: str,
+        *,
+        bytes_read: int,
+        bytes_written: int,
+        rows_written: int,
+        rows_deleted: int,
+        bytes_copied: int,
+        bytes_encoded: int,
     ) -> None:
         """Count what one published compaction of this kind did."""
         self.bytes_read.labels(kind).inc(bytes_read)
         self.bytes_written.labels(kind).inc(bytes_written)
+        self.bytes_copied.labels(kind).inc(bytes_copied)
+        self.bytes_encoded.labels(kind).inc(bytes_encoded)
         self.rows_written.labels(kind).inc(rows_written)
         self.rows_deleted.labels(kind).inc(rows_deleted)
 

@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 import structlog
 
 from compactor.acid.planning import CompactionPlan
+from compactor.acid.rates import JobCost
 from compactor.acid.rebalance import RebalancePlan
 from compactor.errors import CommitOutcomeUnknown, CompactorError, DatabaseUnavailable
-from compactor.jobs.compaction import Job, JobRunner
-from compactor.jobs.rebalance import Rebalancer
+from compactor.jobs.compaction import Job
+from compactor.jobs.engine import Engine
 from compactor.jobs.spark_wish import SparkWish
 from compactor.metastore import queue
+from compactor.metastore.calibration import known_rates, record_cost
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
 from compactor.orc.rewrite import ItemResult
@@ -45,7 +47,7 @@ SMALL_BYTES = 16 << 20
 class Worker:
     """Carries out compactions.
 
-    runner, rebalance: where the data plane runs. host: as in worker ids. on_progress: (compaction, tasks done, tasks
+    engine: where the data plane runs. host: as in worker ids. on_progress: (compaction, tasks done, tasks
     in all) of a job that has one compaction. at_step: called after each step; tests stop or kill the process there.
     """
 
@@ -53,8 +55,7 @@ class Worker:
         self,
         *,
         db: Database,
-        runner: JobRunner,
-        rebalance: Rebalancer,
+        engine: Engine,
         settings: Settings,
         metrics: Metrics,
         host: str,
@@ -63,15 +64,20 @@ class Worker:
         on_progress: Callable[[Compaction, int, int], None] = lambda *_: None,
         at_step: Callable[[Step], None] = lambda _: None,
     ) -> None:
-        self._db, self._runner, self._settings, self._metrics = db, runner, settings, metrics
-        self._rebalance = rebalance
+        self._db, self._engine, self._settings, self._metrics = db, engine, settings, metrics
         self._host, self._version, self._stop = host, version, stop
         self._on_progress, self._at_step = on_progress, at_step
         self._endings = Endings(db=db, stop=stop)
         self._preparing = Preparing(
-            db=db, runner=runner, settings=settings, host=host, stop=stop, endings=self._endings, at_step=at_step
+            db=db,
+            runner=engine.runner,
+            settings=settings,
+            host=host,
+            stop=stop,
+            endings=self._endings,
+            at_step=at_step,
         )
-        self._publishing = Publishing(db=db, metrics=metrics, at_step=at_step)
+        self._publishing = Publishing(db=db, engine=engine, settings=settings, metrics=metrics, at_step=at_step)
         for kind in ("major", "minor", "rebalance"):
             for outcome in (Outcome.PUBLISHED, Outcome.REFUSED, Outcome.LEFT_TO_CLEANER, Outcome.FENCED):
                 # A series that appears with its first event hides that event from increase().
@@ -159,10 +165,10 @@ class Worker:
         files = sum(planned.plan.files_in for planned in group)
         started = time.monotonic()
         try:
-            job_id = self._runner.job_id()
+            job_id = self._engine.runner.job_id()
             for planned in group:
                 queue.record_job(self._db, planned.work.claim, job_id)
-            with self._stop.on_interrupt(lambda: self._runner.cancel(name)):
+            with self._stop.on_interrupt(lambda: self._engine.runner.cancel(name)):
                 # Starting the engine takes a while, and cancelling a job that has not begun does nothing.
                 self._stop.check()
                 outcomes = self._run(group, name=name, description=f"{description}, {files} files")
@@ -172,9 +178,7 @@ class Worker:
             self._metrics.retries.labels("shared job").inc()
             _log.warning("the shared Spark job failed, its compactions run one by one", job=name, error=str(error))
             return [outcome for planned in group for outcome in self._write([planned])]
-        for planned in group:
-            seconds = (time.monotonic() - started) / len(group)
-            self._metrics.job_seconds.labels(planned.work.claim.type.name.lower()).observe(seconds)
+        self._account(group, time.monotonic() - started)
         return list(outcomes)
 
     def _run(
@@ -195,12 +199,30 @@ class Worker:
 
             wish = first.work.wish
             return [
-                self._rebalance(
+                self._engine.rebalance(
                     first.plan, group=name, description=description, wish=wish, step=step, progress=progress
                 )
             ]
         jobs = [Job(plan=p.plan, wish=p.work.wish) for p in group if isinstance(p.plan, CompactionPlan)]
-        return self._runner.run(jobs, group=name, description=description, progress=progress)
+        return self._engine.runner.run(jobs, group=name, description=description, progress=progress)
+
+    def _account(self, group: Sequence[PlannedWork], seconds: float) -> None:
+        """What a job took, beside what was predicted: the next prediction learns from it."""
+        for planned in group:
+            self._metrics.job_seconds.labels(planned.work.claim.type.name.lower()).observe(seconds / len(group))
+        prices = [planned.price for planned in group if planned.price is not None]
+        if not prices:
+            return
+        cores = self._engine.cores()
+        try:
+            predicted = known_rates(self._db).predict(prices, cores=cores)
+            record_cost(self._db, JobCost.of(prices, cores=cores, seconds=seconds))
+        except CompactorError as error:
+            # The job is done; a prediction is no reason to give it up.
+            _log.warning("the job's cost is not recorded", error=error.message)
+            return
+        self._metrics.job_predicted_seconds.inc(predicted)
+        _log.info("job done", seconds=round(seconds, 2), predicted_seconds=round(predicted, 2), compactions=len(group))
 
     def _finish(self, planned: PlannedWork, outcome: list[ItemResult] | Exception) -> WorkerResult:
         """Steps 6 to 8, or the end that an error leads to."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import structlog
 
 from compactor.acid.directory import Snapshot
-from compactor.acid.planning import CompactionPlan, Depth, Refusal
-from compactor.acid.rebalance import RebalancePlan
+from compactor.acid.planning import Depth, Refusal
 from compactor.errors import (
     CommitOutcomeUnknown,
     CompactorError,
@@ -20,7 +19,7 @@ from compactor.errors import (
     NoSuchObject,
 )
 from compactor.jobs.compaction import JobRunner
-from compactor.jobs.planner import CompactionTarget, Survey, plan, survey
+from compactor.jobs.planner import CompactionTarget, Survey, survey
 from compactor.jobs.rebalance import plan_rebalance
 from compactor.jobs.spark_wish import SparkWish, spark_wish
 from compactor.metastore import catalog, locks, queue, snapshots, txns, writeids
@@ -28,6 +27,7 @@ from compactor.metastore.compaction import Compaction, CompactionType
 from compactor.metastore.components import Operation
 from compactor.metastore.database import Database
 from compactor.service.heartbeat import Heartbeat
+from compactor.service.offers import offer
 from compactor.service.signals import StopRequest
 from compactor.service.targets import compaction_target, why_never_compacted
 from compactor.settings import Settings
@@ -120,12 +120,11 @@ class Preparing:
         snapshot = self._record_snapshot(work)
         self._at_step(Step.SNAPSHOT_RECORDED)
         surveyed = survey(work.target, snapshot)
-        planned = _plan_of(work, surveyed, snapshot)
-        if isinstance(planned, Refusal):
-            return planned
-        self._at_step(Step.PLANNED)
-        work.heartbeat.check()
-        return PlannedWork(work=work, surveyed=surveyed, plan=planned)
+        planned = _planned(work, surveyed, snapshot)
+        if isinstance(planned, PlannedWork):
+            self._at_step(Step.PLANNED)
+            work.heartbeat.check()
+        return planned
 
     def _resolve(self, claim: Compaction) -> _Resolved | Refusal:
         """What the catalogue says about the claim; or why it cannot be compacted."""
@@ -191,11 +190,11 @@ class Preparing:
         return Snapshot(txns=valid, write_ids=ids)
 
 
-def _plan_of(work: Work, surveyed: Survey, snapshot: Snapshot) -> CompactionPlan | RebalancePlan | Refusal:
+def _planned(work: Work, surveyed: Survey, snapshot: Snapshot) -> PlannedWork | Refusal:
     """Step 4, for every type of compaction that `why_never_compacted` lets through."""
     claim = work.claim
     if claim.type is CompactionType.REBALANCE:
-        return plan_rebalance(
+        plan = plan_rebalance(
             work.target,
             surveyed,
             snapshot,
@@ -204,5 +203,9 @@ def _plan_of(work: Work, surveyed: Survey, snapshot: Snapshot) -> CompactionPlan
             txn_id=work.txn_id,
             compression=work.target.codec,
         )
+        return plan if isinstance(plan, Refusal) else PlannedWork(work=work, surveyed=surveyed, plan=plan)
     depth = Depth.MAJOR if claim.type is CompactionType.MAJOR else Depth.MINOR
-    return plan(work.target, surveyed, snapshot, depth, txn_id=work.txn_id)
+    made = offer(work.target, surveyed, snapshot, depth, txn_id=work.txn_id)
+    if isinstance(made, Refusal):
+        return made
+    return PlannedWork(work=work, surveyed=surveyed, plan=made.plan, price=made.price)

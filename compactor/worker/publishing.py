@@ -8,13 +8,17 @@ import structlog
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from compactor.acid.rebalance import RebalancePlan
-from compactor.errors import CommitOutcomeUnknown, DatabaseUnavailable, Fenced
+from compactor.errors import CommitOutcomeUnknown, CompactorError, DatabaseUnavailable, Fenced
+from compactor.jobs.checksum import verify_rows
+from compactor.jobs.engine import Engine
 from compactor.jobs.rebalance import verify_rebalance
 from compactor.jobs.verify import verify_output
 from compactor.metastore import queue, txns
 from compactor.metastore.database import Database
 from compactor.orc.rewrite import ItemResult
 from compactor.service.metrics import Metrics
+from compactor.service.table_statistics import update_statistics
+from compactor.settings import Settings
 from compactor.worker.work import Outcome, PlannedWork, Step, Work, WorkerResult
 
 _log = structlog.get_logger(__name__)
@@ -25,16 +29,16 @@ _PUBLISH_ATTEMPTS = 5
 class Publishing:
     """Takes written output to the point where everybody sees it."""
 
-    def __init__(self, *, db: Database, metrics: Metrics, at_step: Callable[[Step], None]) -> None:
-        self._db, self._metrics, self._at_step = db, metrics, at_step
+    def __init__(
+        self, *, db: Database, engine: Engine, settings: Settings, metrics: Metrics, at_step: Callable[[Step], None]
+    ) -> None:
+        self._db, self._engine, self._settings, self._metrics = db, engine, settings.worker, metrics
+        self._at_step = at_step
 
     def publish(self, planned: PlannedWork, results: Sequence[ItemResult]) -> WorkerResult:
         """Steps 6 to 8. Raises VerificationError, Fenced, WriteConflict, DatabaseUnavailable, CommitOutcomeUnknown."""
         work = planned.work
-        if isinstance(planned.plan, RebalancePlan):
-            verify_rebalance(planned.plan, results)
-        else:
-            verify_output(planned.plan, results)
+        self._verify(planned, results)
         self._at_step(Step.VERIFIED)
         work.heartbeat.check()
         self._publish(work)
@@ -45,8 +49,39 @@ class Publishing:
             bytes_written=sum(r.size for r in results),
             rows_written=sum(r.rows_out for r in results),
             rows_deleted=sum(r.rows_deleted for r in results),
+            bytes_copied=sum(r.bytes_copied for r in results),
+            bytes_encoded=sum(r.bytes_encoded for r in results),
         )
+        self._update_statistics(planned, results)
         return WorkerResult(outcome=Outcome.PUBLISHED, compaction=work.claim, items=tuple(results))
+
+    def _verify(self, planned: PlannedWork, results: Sequence[ItemResult]) -> None:
+        if isinstance(planned.plan, RebalancePlan):
+            verify_rebalance(planned.plan, results)
+            return
+        verify_output(planned.plan, results)
+        if self._settings.verify == "full":
+            each = self._engine.each(planned.work.group, f"verification of compaction {planned.work.claim.id}")
+            for note in verify_rows(each, planned.plan):
+                _log.warning("verified in part", reason=note)
+
+    def _update_statistics(self, planned: PlannedWork, results: Sequence[ItemResult]) -> None:
+        """The compaction is published whatever happens here (Hive's StatsUpdater)."""
+        work = planned.work
+        try:
+            update_statistics(
+                self._db,
+                self._settings,
+                lambda: self._engine.each(work.group, f"statistics after compaction {work.claim.id}"),
+                compaction=work.claim,
+                target=work.target,
+                surveyed=planned.surveyed,
+                plan=planned.plan,
+                results=results,
+            )
+        except CompactorError as error:
+            self._metrics.statistics_failures.inc()
+            _log.warning("the table's statistics are as before", error=error.message)
 
     def _publish(self, work: Work) -> None:
         for attempt in range(1, _PUBLISH_ATTEMPTS + 1):

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from compactor.acid.planning import CompactionPlan
+from compactor.acid.price import Price
 from compactor.acid.rebalance import RebalancePlan
 from compactor.jobs.planner import CompactionTarget, Survey
 from compactor.jobs.spark_wish import SparkWish
@@ -116,8 +117,9 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedWork:
-    """Work that knows what lies there and what it will write."""
+    """Work that knows what lies there and what it will write. price: None for a rebalance."""
 
     work: Work
     surveyed: Survey
     plan: CompactionPlan | RebalancePlan
+    price: Price | None = None

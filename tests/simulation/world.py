@@ -15,6 +15,7 @@ from cleaner.housekeeper import HouseKeeper, HouseKeeperResult
 from cleaner.service import Cleaner, CleanerResult
 from compactor.acid.layout import parse_directory
 from compactor.jobs.compaction import JobRunner
+from compactor.jobs.engine import Engine
 from compactor.metastore import history, queue, txns
 from compactor.metastore.catalog import Table, TableName
 from compactor.metastore.compaction import Compaction, CompactionRequest, CompactionState, CompactionType
@@ -31,6 +32,7 @@ from compactor.table.transaction import TableTransaction
 from compactor.table.writer import Statements, TableWriter
 from compactor.worker import Step, Worker, WorkerResult
 from initiator.service import Initiator, InitiatorResult
+from tests.inline_each import inline
 from tests.inline_rebalance import rebalance_inline
 from tests.inline_runner import InlineJobRunner
 
@@ -134,8 +136,12 @@ class World:
     ) -> Worker:
         return Worker(
             db=self.db,
-            runner=runner or InlineJobRunner(),
-            rebalance=rebalance_inline,
+            engine=Engine(
+                runner=runner or InlineJobRunner(),
+                rebalance=rebalance_inline,
+                each=lambda *_: inline,
+                cores=lambda: 1,
+            ),
             settings=self.settings,
             metrics=self.metrics,
             host=HOST,

@@ -99,7 +99,14 @@ def work(metrics: Metrics) -> None:
             metrics.cycle_finished(cycle, seconds=1.5, outcome=outcome)
     for histogram in (metrics.cleaner_cycle, metrics.worker_cycle, metrics.job_seconds):
         histogram.labels("major").observe(12)
-    for counter in (metrics.bytes_read, metrics.bytes_written, metrics.rows_written, metrics.rows_deleted):
+    for counter in (
+        metrics.bytes_read,
+        metrics.bytes_written,
+        metrics.bytes_copied,
+        metrics.bytes_encoded,
+        metrics.rows_written,
+        metrics.rows_deleted,
+    ):
         counter.labels("major").inc(1000)
     metrics.compactions.labels("major", "failed", "CorruptFile").inc()
     metrics.retries.labels("clean").inc()
@@ -107,6 +114,8 @@ def work(metrics: Metrics) -> None:
     metrics.files_removed.inc(5)
     metrics.bytes_removed.inc(5000)
     metrics.timed_out_transactions.inc()
+    metrics.job_predicted_seconds.inc(10)
+    metrics.statistics_failures.inc()
 
 
 def test_promtool_parses_every_expression_of_the_dashboard(tools: dict[str, str], tmp_path: Path) -> None:

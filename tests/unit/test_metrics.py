@@ -57,6 +57,8 @@ def test_metric_names_are_exactly_what_a_scrape_can_show(metrics: Metrics) -> No
         metrics.job_seconds,
         metrics.bytes_read,
         metrics.bytes_written,
+        metrics.bytes_copied,
+        metrics.bytes_encoded,
         metrics.rows_written,
         metrics.rows_deleted,
         metrics.retries,
