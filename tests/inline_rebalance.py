@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from compactor.acid.rebalance import Place, RebalancePlan
 from compactor.acid.sources import SourceFile
-from compactor.errors import JobError
+from compactor.errors import CompactorError, JobError
 from compactor.jobs.compaction import Progress
+from compactor.jobs.jvm import JvmOrcTask
 from compactor.jobs.rebalance import Outcome, Step, Task, rebalance, run_tasks
 from compactor.jobs.spark_wish import SparkWish
 from compactor.orc.rewrite import ItemResult
@@ -23,4 +24,8 @@ def rebalance_inline(
     def sort(_: RebalancePlan, places: Sequence[Place], masks: Mapping[Place, bytes]) -> list[SourceFile]:
         raise JobError(f"{description}: {len(places)} stripes, {len(masks)} of them masked, are sorted by Spark only")
 
-    return rebalance(plan, run, sort, progress)
+    return rebalance(plan, run, sort, no_jvm, progress)
+
+
+def no_jvm(tasks: Sequence[JvmOrcTask]) -> list[int | CompactorError]:
+    return [JobError(f"{task.output}: there is no JVM here") for task in tasks]

@@ -20,6 +20,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from compactor.acid import stripes
 from compactor.acid.directory import DirectoryState, Listing, Snapshot
 from compactor.acid.layout import MAX_BUCKETS, Base, parse_directory
 from compactor.acid.schema import HiveType, can_read_as
@@ -38,8 +39,6 @@ Int64Array = npt.NDArray[np.int64]
 
 Place = tuple[int, int]
 """(file number, stripe)."""
-SMALL_STRIPE_BYTES = 1 << 20
-"""Stripes below this size are joined with their neighbours: every stripe costs readers two seeks and a footer."""
 _CLAUSE = re.compile(r"\s*order\s+by\b", re.IGNORECASE)
 _KEY = re.compile(
     r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<plain>\w+))"
@@ -323,7 +322,7 @@ def movable_stripes(
         for n, found in fitting.items()
         if found.template == best
         for at, stripe in enumerate(found.stripes)
-        if stripe.trusted and stripe.size >= SMALL_STRIPE_BYTES
+        if stripe.trusted and stripe.size >= stripes.SMALL_STRIPE_BYTES
     }
 
 

@@ -3,7 +3,8 @@
 1. SCAN    Tasks read the ACID columns of all files and find the live rows.
 2. ORDER   By row id the driver merges what the tasks found; no row is moved for it. With ORDER BY, Spark sorts the
            rows into hidden files of the output directory.
-3. WRITE   Each output bucket is a stretch of the ordered rows; one task writes one bucket.
+3. WRITE   Each output bucket is a stretch of the ordered rows; one task writes one bucket. Stripes that stay together
+           keep their bytes; others are decoded, by the JVM where Arrow cannot.
 4. VERIFY  Every row is in exactly one bucket, each bucket has its share, and row ids go on from file to file.
 
 Row ids change, so nobody may change rows meanwhile: the transaction is a REBALANCE_COMPACTION under an EXCL_WRITE
@@ -23,6 +24,7 @@ import numpy as np
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
+from compactor.acid import stripes
 from compactor.acid.directory import Snapshot
 from compactor.acid.layout import (
     ACID_VERSION_CONTENT,
@@ -34,7 +36,6 @@ from compactor.acid.layout import (
 )
 from compactor.acid.planning import Depth, Refusal, files_of
 from compactor.acid.rebalance import (
-    SMALL_STRIPE_BYTES,
     Pieces,
     Place,
     RebalancePlan,
@@ -52,8 +53,11 @@ from compactor.acid.rebalance import (
 )
 from compactor.acid.schema import struct_of
 from compactor.acid.sources import SourceFile
-from compactor.errors import CompactorError, JobError, VerificationError
-from compactor.jobs.compaction import Failure, Progress
+from compactor.errors import BeyondArrow, CompactorError, JobError, VerificationError
+from compactor.jobs.beyond_arrow import from_part_file, jvm_task
+from compactor.jobs.compaction import Progress
+from compactor.jobs.execution import Failure
+from compactor.jobs.jvm import JvmOrcTask, rewrite_orc
 from compactor.jobs.planner import CompactionTarget, Survey
 from compactor.jobs.resources import enter_pool, with_resources
 from compactor.jobs.row_sort import remove_parts, sort_rows
@@ -77,6 +81,8 @@ Map = Callable[[Sequence[Task]], list[Outcome]]
 """Runs `run_tasks` on tasks, somewhere; outcomes in the order of the tasks."""
 Sort = Callable[[RebalancePlan, Sequence[Place], Mapping[Place, bytes]], list[SourceFile]]
 """As `row_sort.sort_rows`, without the session."""
+Rewrite = Callable[[Sequence[JvmOrcTask]], list[int | CompactorError]]
+"""As `jvm.rewrite_orc`, without the sessions."""
 
 
 class Rebalancer(Protocol):
@@ -116,6 +122,10 @@ def run_rebalance(
         outcomes: list[Outcome] = spread.mapPartitions(run_tasks).collect()
         return outcomes
 
+    def in_the_jvm(parts: Sequence[JvmOrcTask]) -> list[int | CompactorError]:
+        step()
+        return rewrite_orc(sessions, parts)
+
     def sorted_on_spark(*given: Any) -> list[SourceFile]:
         step()
         return sort_rows(session, *given)
@@ -123,7 +133,7 @@ def run_rebalance(
     try:
         context.setJobGroup(group, description, interruptOnCancel=True)
         enter_pool(context, wish)
-        return rebalance(plan, on_spark, sorted_on_spark, progress)
+        return rebalance(plan, on_spark, sorted_on_spark, in_the_jvm, progress)
     except (PySparkException, Py4JError, OSError, EOFError) as error:
         told = " ".join(str(error).split("\n")[:3]).strip()
         raise JobError(f"Spark job {group} failed: {told}") from error
@@ -182,8 +192,8 @@ def plan_rebalance(
     )
 
 
-def rebalance(plan: RebalancePlan, run: Map, sort: Sort, progress: Progress) -> list[ItemResult]:
-    """Carry out a plan; run and sort say where. As `run_rebalance` otherwise."""
+def rebalance(plan: RebalancePlan, run: Map, sort: Sort, rewrite: Rewrite, progress: Progress) -> list[ItemResult]:
+    """Carry out a plan; run, sort and rewrite say where. As `run_rebalance` otherwise."""
     fs, root = open_location(plan.location)
     _prepare(fs, f"{root}/{plan.directory}")
     scans = scan_tasks(plan)
@@ -192,7 +202,7 @@ def rebalance(plan: RebalancePlan, run: Map, sort: Sort, progress: Progress) -> 
     found = [o for o in _succeeded(run(scans)) if isinstance(o, Scan)]
     progress(len(scans), steps)
     writes = _bucket_tasks(plan, found, fs, root, sort)
-    results = [o for o in _succeeded(run(writes)) if isinstance(o, ItemResult)]
+    results = [o for o in _succeeded(_written(plan, writes, run, rewrite, fs, root)) if isinstance(o, ItemResult)]
     remove_parts(fs, f"{root}/{plan.directory}")
     progress(steps, steps)
     deleted, invalid = sum(s.deleted for s in found), sum(s.invalid for s in found)
@@ -269,6 +279,23 @@ def verify_rebalance(plan: RebalancePlan, results: Sequence[ItemResult]) -> None
                 raise VerificationError(f"{result.output}: write ids do not ascend")
 
 
+def _written(
+    plan: RebalancePlan, tasks: Sequence[BucketTask], run: Map, rewrite: Rewrite, fs: FileSystem, root: str
+) -> list[Outcome]:
+    """Run the tasks; where they meet values that Arrow cannot hold, once more with the JVM's help."""
+    outcomes = run(tasks)
+    beyond = [n for n, o in enumerate(outcomes) if isinstance(o, Failure) and o.kind == BeyondArrow.__name__]
+    # A sort has carried every value through Arrow already.
+    if not beyond or plan.order_by:
+        return outcomes
+    for answer in rewrite([jvm_task(fs, root, plan, tasks[n]) for n in beyond]):
+        if isinstance(answer, CompactorError):
+            raise answer
+    again = run([from_part_file(fs, root, plan, tasks[n]) for n in beyond])
+    done = dict(zip(beyond, again, strict=True))
+    return [done.get(n, outcome) for n, outcome in enumerate(outcomes)]
+
+
 def _bucket_tasks(
     plan: RebalancePlan, found: Sequence[Scan], fs: FileSystem, root: str, sort: Sort
 ) -> list[BucketTask]:
@@ -319,15 +346,15 @@ def _tasks(
 
 def _whole_files(fs: FileSystem, root: str, files: Sequence[SourceFile]) -> tuple[Pieces, dict[Place, int]]:
     """All rows of our own files, one file after the other, and those stripes that may move, with their rows."""
-    stripes: list[tuple[int, int, int, int]] = []
+    found: list[tuple[int, int, int, int]] = []
     movable: dict[Place, int] = {}
     for number, file in enumerate(files):
         with OrcSource(fs, f"{root}/{file.path}") as source:
             for at, stripe in enumerate(source.tail.footer.stripes):
-                stripes.append((number, at, 0, stripe.number_of_rows))
-                if stripe_length(stripe) >= SMALL_STRIPE_BYTES:
+                found.append((number, at, 0, stripe.number_of_rows))
+                if stripe_length(stripe) >= stripes.SMALL_STRIPE_BYTES:
                     movable[number, at] = stripe.number_of_rows
-    columns = np.array(stripes, dtype=np.int64).reshape(-1, 4).T
+    columns = np.array(found, dtype=np.int64).reshape(-1, 4).T
     return Pieces(source=columns[0], stripe=columns[1], start=columns[2], rows=columns[3]), movable
 
 

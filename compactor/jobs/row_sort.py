@@ -34,7 +34,7 @@ from compactor.acid.rebalance import Place, RebalancePlan, SortKey
 from compactor.acid.schema import HiveType
 from compactor.acid.sources import SourceFile
 from compactor.errors import CompactorError
-from compactor.jobs.compaction import Failure
+from compactor.jobs.execution import Failure
 from compactor.orc.reader import OrcSource
 from compactor.orc.rebalance import live_rows, output_template, unpack, write_sorted
 from compactor.orc.types import arrow_type

@@ -25,7 +25,7 @@ from compactor.orc.tail import stripe_length
 
 _ROW_COLUMN = 6
 _INDEXES = frozenset({pb.Stream.ROW_INDEX, pb.Stream.BLOOM_FILTER, pb.Stream.BLOOM_FILTER_UTF8})
-_Stream = tuple[pb.Stream, bytes | memoryview]
+_Stream = tuple[pb.Stream, bytes]
 
 
 def renumbered(source: OrcSource, stripe: int, ids: pa.Table, template: Template) -> EncodedStripe:
@@ -41,12 +41,12 @@ def renumbered(source: OrcSource, stripe: int, ids: pa.Table, template: Template
     footer_at = information.index_length + information.data_length
     theirs = _footer(template.compression, content[footer_at:], source.tail.block_size, source.path)
     shift = 0 if source.tail.is_acid else _ROW_COLUMN
-    streams = list(zip(ours.streams, acid.content[:-1], strict=True))
+    streams: list[_Stream] = [(s, bytes(c)) for s, c in zip(ours.streams, acid.content[:-1], strict=True)]
     at = 0
     for stream in theirs.streams:
         if stream.column + shift >= _ROW_COLUMN:
             moved = pb.Stream(kind=stream.kind, column=stream.column + shift, length=stream.length)
-            streams.append((moved, content[at : at + stream.length]))
+            streams.append((moved, bytes(content[at : at + stream.length])))
         at += stream.length
     if at != footer_at or len(content) != stripe_length(information):
         raise CorruptFile(f"{source.path}: the streams of stripe {stripe} do not fill it")

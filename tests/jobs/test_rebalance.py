@@ -13,27 +13,29 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc
 
-from compactor.acid import rebalance as decisions
+from compactor.acid import stripes
 from compactor.acid.directory import Snapshot
 from compactor.acid.layout import encode_bucket
 from compactor.acid.planning import Refusal, SourceFile
 from compactor.acid.rebalance import RebalancePlan, shares
 from compactor.acid.records import Event, Operation, RowId, merge
-from compactor.acid.schema import parse_type, struct_of
+from compactor.acid.schema import struct_of
 from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
-from compactor.errors import CorruptFile, UnsupportedData, UsageError, VerificationError
-from compactor.jobs import rebalance as job
+from compactor.errors import CorruptFile, JobError, UsageError, VerificationError
 from compactor.jobs.planner import CompactionTarget, survey
 from compactor.jobs.rebalance import Place, plan_rebalance, rebalance, run_rebalance, run_tasks, verify_rebalance
 from compactor.jobs.session import SparkSessions
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc import rebalance as tasks
-from compactor.orc.assembler import AcidStats, FileAssembler, acid_template
+from compactor.orc.assembler import AcidStats, FileAssembler, Template, acid_template
 from compactor.orc.reader import OrcSource
 from compactor.orc.rewrite import ItemResult
 from compactor.orc.types import acid_arrow_schema, arrow_type
 from compactor.storage.calendar import to_proleptic
+from tests.inline_rebalance import no_jvm
+from tests.jobs.java_files import OrcFiles
 from tests.orc.acid_files import FS, delete, insert, read_events, write_events, write_plain
+from tests.orc.test_rewrite import far_future
 
 COLUMNS = (("id", "int"), ("v", "string"))
 BASE = "base_0000009_v0000050"
@@ -74,7 +76,7 @@ def unsorted(_: RebalancePlan, places: Sequence[Place], masks: Mapping[Place, by
 
 
 def carried_out(made: RebalancePlan) -> list[ItemResult]:
-    results = rebalance(made, lambda given: list(run_tasks(given)), unsorted, lambda *_: None)
+    results = rebalance(made, lambda given: list(run_tasks(given)), unsorted, no_jvm, lambda *_: None)
     verify_rebalance(made, results)
     return results
 
@@ -128,8 +130,7 @@ def skewed_table(location: Path) -> list[Event]:
 def moving(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """May the small stripes of these tests move as they are?"""
     moves: bool = request.param == "stripes move"
-    for module in (decisions, job):
-        monkeypatch.setattr(module, "SMALL_STRIPE_BYTES", 0 if moves else 1 << 30)
+    monkeypatch.setattr(stripes, "SMALL_STRIPE_BYTES", 0 if moves else 1 << 30)
     return moves
 
 
@@ -290,11 +291,10 @@ def test_the_error_of_a_task_comes_back_as_itself(location: Path) -> None:
         carried_out(made)
 
 
-def test_values_that_pyarrow_cannot_hold_are_named(location: Path) -> None:
-    union = parse_type("struct<id:int,u:uniontype<int,string>>")
-    write_events(location / "delta_0000001_0000001_0000" / "bucket_00000_0", [insert(1, 0, (1, "a"))])
-    made = replace(planned(target_of(location)), row_type=union)
-    with pytest.raises(UnsupportedData, match="uniontype"):
+def test_values_that_pyarrow_cannot_hold_are_left_to_the_jvm(location: Path) -> None:
+    far_table(location)
+    made = planned(target_of(location, FAR))
+    with pytest.raises(JobError, match="there is no JVM here"):
         carried_out(made)
 
 
@@ -546,3 +546,63 @@ def test_sparks_own_reader_reads_a_rebalanced_base(sessions: SparkSessions, loca
     in_order = sorted(sorted(live, key=lambda r: r[0]), key=lambda r: (r[1] is None, r[1] or ""))
     assert [(i, v) for _, i, v in found] == in_order
     assert [n for n, _, _ in found] == list(range(len(live)))
+
+
+FAR = (("id", "int"), ("ts", "timestamp"))
+
+
+def far_table(location: Path) -> None:
+    """Three rows of the year 9999, one of them deleted, and a row that Arrow can hold."""
+    for write_id in (1, 2):
+        folder = location / f"delta_{write_id:07d}_{write_id:07d}_0000"
+        folder.mkdir(parents=True)
+    far_future(location / "delta_0000001_0000001_0000" / "bucket_00000_0")
+    (location / "delta_0000001_0000001_0000" / "plain").unlink()
+    near = location / "delta_0000002_0000002_0000" / "bucket_00001_0"
+    write_events(near, [insert(2, 0, (7, None), bucket=encode_bucket(1))], row_type=struct_of(FAR))
+    gone = [delete(RowId(1, encode_bucket(0), 1), by=3)]
+    write_events(location / "delete_delta_0000003_0000003_0000" / "bucket_00000_0", gone, row_type=struct_of(FAR))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("buckets", [1, 2, 3])
+def test_what_arrow_cannot_hold_is_spread_by_the_jvm(sessions: SparkSessions, location: Path, buckets: int) -> None:
+    far_table(location)
+    results = on_spark(sessions, planned(target_of(location, FAR), buckets=buckets))
+    assert not list(location.rglob("_part_*"))
+    frame = sessions.get().read.orc(str(location / BASE))
+    text = ["originalTransaction w", "bucket b", "rowId n", "row.id", "cast(row.ts as string) ts", "*"]
+    found = sorted((r.w, r.b, r.n, r.id, r.ts) for r in frame.selectExpr(*text).collect())
+    rows = [(1, 0, "9999-12-31 00:00:00"), (1, 2, "9999-12-31 00:00:00"), (2, 7, None)]
+    assert found == [(w, encode_bucket(n // -(-3 // buckets)), n, i, ts) for n, (w, i, ts) in enumerate(rows)]
+    assert sum(r.rows_deleted for r in results) == 1
+
+
+@pytest.mark.slow
+def test_java_finds_rows_of_moved_stripes_through_their_indexes(sessions: SparkSessions, location: Path) -> None:
+    """orc-core reads by the row indexes and bloom filters of streams that were moved."""
+    java = OrcFiles(sessions)
+    schema = "struct<operation:int,originalTransaction:bigint,bucket:int,rowId:bigint,currentTransaction:bigint,row:{}>"
+    rows = [[0, 1, encode_bucket(0), n, 1, [n, f"text {n}"]] for n in range(25_000)]
+    source = location / "delta_0000001_0000001_0000" / "bucket_00000_0"
+    plain = java.write(location / "plain", schema.format("struct<id:int,v:string>"), rows, stripe_rows=9_000)
+    source.parent.mkdir(parents=True)
+    with OrcSource(FS, str(plain)) as old, FS.write_atomically(str(source)) as stream:
+        out, end = FileAssembler(stream, Template.of(old.tail)), 0
+        for stripe in range(old.stripes):
+            end += old.stripe_rows(stripe)
+            out.copy(old, stripe, RowId(1, encode_bucket(0), end - 1))
+        out.finish(AcidStats(inserts=end))
+    plain.unlink()
+    made = planned(target_of(location), buckets=2)
+    made = replace(made, movable={(0, n): rows for n, rows in enumerate(made.stripes[0])})
+    results = on_spark(sessions, made)
+    assert sum(r.stripes_copied for r in results) >= 2
+    found = [row for path in outputs(location, results) for row in java.read(path)]
+    assert found == [[0, 1, encode_bucket(n // 12_500), n, 1, [n, f"text {n}"]] for n in range(25_000)]
+    frame = sessions.get().read.orc(str(location / BASE))
+    for wanted in (0, 999, 8_999, 9_000, 12_499, 12_500, 24_999):
+        (one,) = frame.where(f"row.id = {wanted}").select("*").collect()
+        assert (one.rowId, one.row.v) == (wanted, f"text {wanted}")
+        (same,) = frame.where(f"rowId = {wanted}").select("*").collect()
+        assert same.row.id == wanted
