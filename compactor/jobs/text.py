@@ -30,7 +30,7 @@ _COPY_BYTES = 8 << 20
 
 
 def run_text_item(fs: FileSystem, root: str, item: PlanItem) -> ItemResult:
-    """Write the output of a text item below `root`. Lines are not counted. Memory: a few megabytes.
+    """Write the output of a text item below `root`. Lines are not counted: rows are -1. Memory: a few megabytes.
 
     Raises CorruptFile when a compressed file cannot be decompressed.
     """
@@ -58,11 +58,12 @@ def run_text_item(fs: FileSystem, root: str, item: PlanItem) -> ItemResult:
             stream.write(encoder.flush())
         size = stream.tell()
     copied = size if codec is PLAIN else copied
+    rows = -1 if item.sources else 0
     return ItemResult(
         output=item.output,
         size=size,
-        rows_in=-1,
-        rows_out=-1,
+        rows_in=rows,
+        rows_out=rows,
         rows_deleted=0,
         rows_invalid=0,
         stripes_copied=0,

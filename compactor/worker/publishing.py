@@ -47,7 +47,8 @@ class Publishing:
             work.claim.type.name.lower(),
             bytes_read=planned.plan.bytes_in,
             bytes_written=sum(r.size for r in results),
-            rows_written=sum(r.rows_out for r in results),
+            # Text is not counted: its files have -1 rows.
+            rows_written=sum(max(r.rows_out, 0) for r in results),
             rows_deleted=sum(r.rows_deleted for r in results),
             bytes_copied=sum(r.bytes_copied for r in results),
             bytes_encoded=sum(r.bytes_encoded for r in results),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyarrow import fs as pafs
@@ -17,10 +16,10 @@ from compactor.jobs.jvm import JvmJoin, append_in_jvm
 from compactor.jobs.session import SparkSessions
 from compactor.orc.rewrite import ItemResult
 from compactor.storage.filesystem import ArrowFileSystem
+from tests.jobs.java_files import AVRO_SCHEMA, RecordFiles
 
 FS = ArrowFileSystem(pafs.LocalFileSystem())
 TYPE = parse_type("struct<n:int,s:string>")
-SCHEMA = '{"type":"record","name":"r","fields":[{"name":"n","type":"int"},{"name":"s","type":["null","string"]}]}'
 
 
 @pytest.fixture(scope="module")
@@ -33,119 +32,8 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessions
 
 
 @pytest.fixture(scope="module")
-def java(sessions: SparkSessions) -> JavaFiles:
-    return JavaFiles(sessions)
-
-
-class JavaFiles:
-    """Writes and reads files with the libraries of Avro, Hadoop and Hive, in the driver's Java."""
-
-    def __init__(self, sessions: SparkSessions) -> None:
-        context = sessions.get().sparkContext
-        self._jvm: Any = context._jvm
-        self._gateway: Any = context._gateway
-        self._conf = self._jvm.org.apache.hadoop.conf.Configuration()
-        self._fs = self._jvm.org.apache.hadoop.fs.FileSystem.getLocal(self._conf).getRawFileSystem()
-
-    def write_avro(self, path: Path, rows: Sequence[tuple[int, str]], *, codec: str, schema: str = SCHEMA) -> None:
-        avro = self._jvm.org.apache.avro
-        parsed = avro.Schema.Parser().parse(schema)
-        writer = avro.file.DataFileWriter(avro.generic.GenericDatumWriter(parsed))
-        writer.setCodec(avro.file.CodecFactory.fromString(codec))
-        writer.setSyncInterval(100)
-        writer.setMeta("writer.time.zone", "Europe/Berlin")
-        writer.create(parsed, self._jvm.java.io.File(str(path)))
-        for n, s in rows:
-            record = avro.generic.GenericData.Record(parsed)
-            record.put("n", n)
-            record.put("s", s)
-            writer.append(record)
-        writer.close()
-
-    def read_avro(self, path: Path) -> tuple[str, list[tuple[int, str]]]:
-        """(codec, rows)."""
-        avro = self._jvm.org.apache.avro
-        reader = avro.file.DataFileReader(self._jvm.java.io.File(str(path)), avro.generic.GenericDatumReader())
-        codec, rows = reader.getMetaString("avro.codec"), []
-        while reader.hasNext():
-            record = reader.next()
-            rows.append((record.get("n"), str(record.get("s").toString())))
-        reader.close()
-        return codec, rows
-
-    def write_sequence(self, path: Path, values: Sequence[str], kind: str, codec: str | None) -> None:
-        io = self._jvm.org.apache.hadoop.io
-        sequence, options = io.SequenceFile, io.SequenceFile.Writer
-        types = getattr(self._jvm.org.apache.hadoop.io, "SequenceFile$CompressionType")
-        made = self._array(
-            getattr(io, "SequenceFile$Writer$Option"),
-            options.file(self._path(path)),
-            options.keyClass(self._class("org.apache.hadoop.io.BytesWritable")),
-            options.valueClass(self._class("org.apache.hadoop.io.Text")),
-            options.compression(types.valueOf(kind), self._codec(codec)) if codec else options.compression(types.NONE),
-        )
-        writer = sequence.createWriter(self._conf, made)
-        for value in values:
-            writer.append(io.BytesWritable(), io.Text(value))
-        writer.close()
-
-    def read_sequence(self, path: Path) -> tuple[str, str | None, list[str]]:
-        """(compression, codec, values)."""
-        io = self._jvm.org.apache.hadoop.io
-        options = getattr(io, "SequenceFile$Reader")
-        made = self._array(getattr(io, "SequenceFile$Reader$Option"), options.file(self._path(path)))
-        reader = io.SequenceFile.Reader(self._conf, made)
-        codec = reader.getCompressionCodec()
-        key, value, values = io.BytesWritable(), io.Text(), []
-        while reader.next(key, value):
-            values.append(value.toString())
-        kind = reader.getCompressionType().toString()
-        reader.close()
-        return kind, None if codec is None else codec.getClass().getSimpleName(), values
-
-    def write_rc(self, path: Path, rows: Sequence[Sequence[str]], codec: str | None, *, block: int = 1 << 22) -> None:
-        hive = self._jvm.org.apache.hadoop.hive
-        conf = self._jvm.org.apache.hadoop.conf.Configuration(self._conf)
-        conf.setInt("hive.io.rcfile.column.number.conf", 2)
-        conf.setInt("hive.io.rcfile.record.buffer.size", block)
-        found = self._codec(codec) if codec else None
-        writer = hive.ql.io.RCFile.Writer(self._fs, conf, self._path(path), None, found)
-        for row in rows:
-            columns = hive.serde2.columnar.BytesRefArrayWritable(len(row))
-            for position, text in enumerate(row):
-                data = text.encode()
-                columns.set(position, hive.serde2.columnar.BytesRefWritable(data, 0, len(data)))
-            writer.append(columns)
-        writer.close()
-
-    def read_rc(self, path: Path) -> tuple[bool, list[list[str]]]:
-        """(is it compressed, rows)."""
-        hive = self._jvm.org.apache.hadoop.hive
-        reader = hive.ql.io.RCFile.Reader(self._fs, self._path(path), self._conf)
-        number, columns = self._jvm.org.apache.hadoop.io.LongWritable(), hive.serde2.columnar.BytesRefArrayWritable()
-        rows = []
-        while reader.next(number):
-            reader.getCurrentRow(columns)
-            rows.append([bytes(columns.get(i).getBytesCopy()).decode() for i in range(columns.size())])
-        compressed = reader.isCompressedRCFile()
-        reader.close()
-        return compressed, rows
-
-    def _path(self, path: Path) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(f"file:{path}")
-
-    def _class(self, name: str) -> Any:
-        return self._jvm.java.lang.Class.forName(name)
-
-    def _codec(self, name: str) -> Any:
-        kind = self._class(f"org.apache.hadoop.io.compress.{name}")
-        return self._jvm.org.apache.hadoop.util.ReflectionUtils.newInstance(kind, self._conf)
-
-    def _array(self, kind: Any, *values: Any) -> Any:
-        array = self._gateway.new_array(kind, len(values))
-        for position, value in enumerate(values):
-            array[position] = value
-        return array
+def java(sessions: SparkSessions) -> RecordFiles:
+    return RecordFiles(sessions)
 
 
 def item_of(file_format: str, paths: Sequence[Path]) -> PlanItem:
@@ -180,7 +68,7 @@ def template(file_format: str, path: Path) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "zstandard"])
-def test_avro_blocks_are_copied(java: JavaFiles, tmp_path: Path, codec: str) -> None:
+def test_avro_blocks_are_copied(java: RecordFiles, tmp_path: Path, codec: str) -> None:
     paths = [tmp_path / "0.avro", tmp_path / "1.avro"]
     rows = [[(i, f"row {i}") for i in range(100)], [(i, "x" * i) for i in range(50)]]
     for path, content in zip(paths, rows, strict=True):
@@ -192,25 +80,25 @@ def test_avro_blocks_are_copied(java: JavaFiles, tmp_path: Path, codec: str) -> 
 
 
 @pytest.mark.slow
-def test_avro_files_that_differ_in_schema_or_codec_stay_apart(java: JavaFiles, tmp_path: Path) -> None:
+def test_avro_files_that_differ_in_schema_or_codec_stay_apart(java: RecordFiles, tmp_path: Path) -> None:
     for name, codec, schema in (
-        ("0", "null", SCHEMA),
-        ("1", "deflate", SCHEMA),
-        ("2", "null", SCHEMA.replace('"int"', '"long"')),
+        ("0", "null", AVRO_SCHEMA),
+        ("1", "deflate", AVRO_SCHEMA),
+        ("2", "null", AVRO_SCHEMA.replace('"int"', '"long"')),
     ):
         java.write_avro(tmp_path / name, [], codec=codec, schema=schema)
     assert len({template("avro", tmp_path / name) for name in "012"}) == 3
 
 
 @pytest.mark.slow
-def test_an_avro_output_without_rows_can_be_read(java: JavaFiles, tmp_path: Path) -> None:
+def test_an_avro_output_without_rows_can_be_read(java: RecordFiles, tmp_path: Path) -> None:
     done = joined_here(tmp_path, [])
     assert (done.rows_out, java.read_avro(tmp_path / done.output)) == (0, ("null", []))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cut", [1, 10, 200])
-def test_a_damaged_avro_file_is_corrupt(java: JavaFiles, tmp_path: Path, cut: int) -> None:
+def test_a_damaged_avro_file_is_corrupt(java: RecordFiles, tmp_path: Path, cut: int) -> None:
     java.write_avro(tmp_path / "0.avro", [(i, "text") for i in range(100)], codec="null")
     (tmp_path / "0.avro").write_bytes((tmp_path / "0.avro").read_bytes()[:-cut])
     with pytest.raises(CorruptFile, match=r"0\.avro"):
@@ -230,7 +118,7 @@ def test_a_damaged_avro_file_is_corrupt(java: JavaFiles, tmp_path: Path, cut: in
     ],
 )
 def test_sequence_file_records_are_copied(
-    sessions: SparkSessions, java: JavaFiles, tmp_path: Path, kind: str, codec: str | None
+    sessions: SparkSessions, java: RecordFiles, tmp_path: Path, kind: str, codec: str | None
 ) -> None:
     paths = [tmp_path / str(i) for i in range(3)]
     values = [[f"{n} of {i} " + "é" * n for n in range(300)] for i in range(3)]
@@ -244,7 +132,9 @@ def test_sequence_file_records_are_copied(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("codec", [None, "DefaultCodec", "GzipCodec", "SnappyCodec"])
-def test_rc_file_blocks_are_copied(sessions: SparkSessions, java: JavaFiles, tmp_path: Path, codec: str | None) -> None:
+def test_rc_file_blocks_are_copied(
+    sessions: SparkSessions, java: RecordFiles, tmp_path: Path, codec: str | None
+) -> None:
     paths = [tmp_path / str(i) for i in range(3)]
     rows = [[[str(n), f"{n} of {i}" if n % 3 else ""] for n in range(200)] for i in range(3)]
     for path, content in zip(paths, rows, strict=True):
@@ -257,7 +147,7 @@ def test_rc_file_blocks_are_copied(sessions: SparkSessions, java: JavaFiles, tmp
 
 
 @pytest.mark.slow
-def test_files_of_other_compression_stay_apart(java: JavaFiles, tmp_path: Path) -> None:
+def test_files_of_other_compression_stay_apart(java: RecordFiles, tmp_path: Path) -> None:
     for number, (kind, codec) in enumerate([("NONE", None), ("RECORD", "GzipCodec"), ("BLOCK", "GzipCodec")]):
         java.write_sequence(tmp_path / str(number), ["v"], kind, codec)
     assert len({template("sequencefile", tmp_path / str(i)) for i in range(3)}) == 3
@@ -268,7 +158,7 @@ def test_files_of_other_compression_stay_apart(java: JavaFiles, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_outputs_without_any_source_are_files_without_records(
-    sessions: SparkSessions, java: JavaFiles, tmp_path: Path
+    sessions: SparkSessions, java: RecordFiles, tmp_path: Path
 ) -> None:
     joined(sessions, tmp_path, "sequencefile", [])
     assert java.read_sequence(tmp_path / "d" / "000000_0") == ("NONE", None, [])
@@ -279,7 +169,7 @@ def test_outputs_without_any_source_are_files_without_records(
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["sequencefile", "rcfile"])
 def test_damage_is_an_answer_and_leaves_nothing(
-    sessions: SparkSessions, java: JavaFiles, tmp_path: Path, file_format: str
+    sessions: SparkSessions, java: RecordFiles, tmp_path: Path, file_format: str
 ) -> None:
     path = tmp_path / "0"
     if file_format == "rcfile":
@@ -294,7 +184,7 @@ def test_damage_is_an_answer_and_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_items_of_several_formats_keep_their_order(sessions: SparkSessions, java: JavaFiles, tmp_path: Path) -> None:
+def test_items_of_several_formats_keep_their_order(sessions: SparkSessions, java: RecordFiles, tmp_path: Path) -> None:
     java.write_rc(tmp_path / "rc", [["a", "b"]], None)
     java.write_sequence(tmp_path / "seq", ["v", "w"], "NONE", None)
     items = [item_of("rcfile", [tmp_path / "rc"]), item_of("sequencefile", [tmp_path / "seq"])]

@@ -163,4 +163,4 @@ def test_a_file_that_ends_too_early_is_corrupt(tmp_path: Path, suffix: str) -> N
 
 def test_without_any_file_the_output_is_empty(tmp_path: Path) -> None:
     done, text = join(tmp_path, [])
-    assert (done.size, text) == (0, b"")
+    assert (done.size, done.rows_out, text) == (0, 0, b"")
