@@ -21,8 +21,6 @@ from compactor.acid.snapshot import ValidWriteIdList
 
 SMALL_STRIPE_BYTES = 1 << 20
 """Stripes below this size are joined with their neighbours: every stripe costs readers two seeks and a footer."""
-ENCODE_BYTES = 48 << 20
-"""Decoded bytes that become one stripe, about 8-16 MB once encoded."""
 PART_BYTES = 64 << 20
 """Compressed bytes to be encoded anew that make a part: some seconds of one core, so that a task's overhead of 0.1 s
 does not show and that the cores of a small cluster still share one large bucket."""
@@ -47,9 +45,9 @@ class StripeFacts:
 
     size: bytes of indexes, data and footer. trusted: there are row indexes, the statistics count every row, and (in
     ACID files) first and last are known: only then may the bytes be copied. first: a bound at or below the first row
-    id; last: the last row id; each None when the tail does not tell, and in files without ACID columns. write_ids:
-    smallest and largest write id of the events, None when the tail does not tell. inserts_only: all events are known
-    to be inserts.
+    id; last: of inserts the last row id, of delete events, which need not be sorted, a bound at or above all of them;
+    each None when the tail does not tell, and in files without ACID columns. write_ids: smallest and largest write id
+    of the events, None when the tail does not tell. inserts_only: all events are known to be inserts.
     """
 
     rows: int

@@ -45,7 +45,7 @@ class DeleteSet:
             return keep
         for start, stop in _runs(keys.write_id, keys.bucket):
             deleted = self._groups.get((int(keys.write_id[start]), int(keys.bucket[start])))
-            if deleted is None:
+            if deleted is None or not len(deleted):
                 continue
             rows = keys.row_id[start:stop]
             places = np.searchsorted(deleted, rows)

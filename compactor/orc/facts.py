@@ -1,8 +1,14 @@
 """What the tails of ORC files say about them and their stripes, for the plan.
 
-Two rules let a plan trust a tail. Hive's streaming ingest writes stripes without row indexes whose statistics count no
-values, so a stripe's statistics must count all its rows. And `hive.acid.key.index` must have one ascending entry a
-stripe. Sources: Hive `OrcRecordUpdater` (key index, streaming), `OrcRawRecordMerger.discoverKeyBounds`.
+What may be trusted, and what not:
+
+- Hive's streaming ingest writes stripes without row indexes whose statistics count no values (`OrcRecordUpdater`): a
+  stripe's statistics must count all its rows.
+- Files of inserts are sorted, and `hive.acid.key.index` names the last row id of each stripe
+  (`OrcRawRecordMerger.discoverKeyBounds`). Statistics of a single write id and bucket tell it as well.
+- Trino writes a key index that does not say where a stripe of delete events ends (`OrcFileWriter.updateUserMetadata`:
+  the number of events), one entry however many stripes there are, and delete events in any order. So delete events
+  are bounded by their statistics alone, and an index that contradicts the statistics is none.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ from compactor.orc.types import acid_type
 from compactor.storage.filesystem import FileSystem
 
 _OPERATION, _WRITE_ID, _BUCKET, _ROW_ID, _CURRENT = 1, 2, 3, 4, 5
-_BELOW = -(1 << 62)
+_BELOW, _ABOVE = -(1 << 62), 1 << 62
 _LENGTH_BYTES = 8
 
 
@@ -60,14 +66,17 @@ def orc_facts(fs: FileSystem, path: str) -> FileFacts:
 
 
 def stripe_facts(tail: OrcTail) -> tuple[StripeFacts, ...]:
-    """One entry a stripe; the last row ids come from the key index, everything else from the column statistics."""
+    """One entry a stripe, from the column statistics and the key index."""
     if not tail.is_acid:
         return tuple(
             StripeFacts(rows=s.number_of_rows, size=stripe_length(s), trusted=_is_indexed(tail, at))
             for at, s in enumerate(tail.footer.stripes)
         )
-    lasts = _ascending(tail.key_index())
-    return tuple(_acid_stripe(tail, at, lasts) for at in range(len(tail.footer.stripes)))
+    index = _ascending(tail.key_index())
+    found: list[StripeFacts] = []
+    for at in range(len(tail.footer.stripes)):
+        found.append(_acid_stripe(tail, at, None if index is None else index[at], found[-1] if found else None))
+    return tuple(found)
 
 
 def _digest(tail: OrcTail, row_type: HiveType) -> bytes:
@@ -87,24 +96,28 @@ def is_encrypted(tail: OrcTail) -> bool:
     return tail.footer.HasField("encryption") or any(s.encrypted_local_keys for s in tail.footer.stripes)
 
 
-def _acid_stripe(tail: OrcTail, at: int, lasts: Sequence[RowId] | None) -> StripeFacts:
+def _acid_stripe(tail: OrcTail, at: int, indexed_last: RowId | None, before: StripeFacts | None) -> StripeFacts:
+    """indexed_last: of the key index. before: the stripe before this one in the file."""
     stripe = tail.footer.stripes[at]
-    indexed = _is_indexed(tail, at)
-    columns = tail.metadata.stripe_stats[at].col_stats if indexed else ()
-    first = _lower_bound(columns) if indexed else None
-    if first is not None and lasts is not None and at > 0:
-        # A file is sorted, so a stripe begins after the end of the one before it.
-        before = lasts[at - 1]
-        first = max(first, RowId(before.write_id, before.bucket, before.row_id + 1))
-    operation = _range(columns, _OPERATION)
+    if not _is_indexed(tail, at):
+        return StripeFacts(rows=stripe.number_of_rows, size=stripe_length(stripe), trusted=False, last=indexed_last)
+    columns = tail.metadata.stripe_stats[at].col_stats
+    inserts_only = _range(columns, _OPERATION) == (Operation.INSERT, Operation.INSERT)
+    low, high = _bound(columns, 0), _bound(columns, 1)
+    first, last = low, high
+    if inserts_only:
+        if high is not None and high.row_id == _ABOVE:
+            last = indexed_last if _agrees(columns, indexed_last) else None
+        if first is not None and before is not None and before.inserts_only and before.last is not None:
+            first = max(first, RowId(before.last.write_id, before.last.bucket, before.last.row_id + 1))
     return StripeFacts(
         rows=stripe.number_of_rows,
         size=stripe_length(stripe),
-        trusted=indexed and first is not None and lasts is not None,
+        trusted=first is not None and last is not None,
         first=first,
-        last=None if lasts is None else lasts[at],
+        last=last,
         write_ids=_range(columns, _CURRENT),
-        inserts_only=operation == (Operation.INSERT, Operation.INSERT),
+        inserts_only=inserts_only,
     )
 
 
@@ -116,17 +129,30 @@ def _is_indexed(tail: OrcTail, at: int) -> bool:
     return bool(columns) and columns[0].number_of_values == tail.footer.stripes[at].number_of_rows
 
 
-def _lower_bound(columns: Sequence[pb.ColumnStatistics]) -> RowId | None:
-    """A row id at or below the first one: exact as far as the columns before it have a single value."""
-    low: list[int] = []
+def _bound(columns: Sequence[pb.ColumnStatistics], side: int) -> RowId | None:
+    """A row id at or below every one of a stripe (side 0), or at or above (side 1).
+
+    Exact in the row id where all rows have one write id and one bucket property.
+    """
+    found: list[int] = []
     for column in (_WRITE_ID, _BUCKET, _ROW_ID):
         bounds = _range(columns, column)
         if bounds is None:
             return None
-        low.append(bounds[0])
+        found.append(bounds[side])
         if bounds[0] != bounds[1]:
             break
-    return RowId(*(low + [_BELOW] * (3 - len(low))))
+    return RowId(*(found + [(_BELOW, _ABOVE)[side]] * (3 - len(found))))
+
+
+def _agrees(columns: Sequence[pb.ColumnStatistics], last: RowId | None) -> bool:
+    """Can `last` be the last row id of sorted rows with these statistics?"""
+    if last is None:
+        return False
+    write_id, bucket, row_id = (_range(columns, c) or (1, 0) for c in (_WRITE_ID, _BUCKET, _ROW_ID))
+    return (
+        last.write_id == write_id[1] and bucket[0] <= last.bucket <= bucket[1] and row_id[0] <= last.row_id <= row_id[1]
+    )
 
 
 def _range(columns: Sequence[pb.ColumnStatistics], column: int) -> tuple[int, int] | None:
@@ -141,7 +167,7 @@ def _ascending(index: Sequence[RowId] | None) -> Sequence[RowId] | None:
     """The key index, unless its entries do not ascend or are no row ids."""
     if index is None or any(a >= b for a, b in pairwise(index)):
         return None
-    return index if all(abs(n) < -_BELOW for k in index for n in (k.write_id, k.bucket, k.row_id)) else None
+    return index if all(abs(n) < _ABOVE for k in index for n in (k.write_id, k.bucket, k.row_id)) else None
 
 
 def _nothing_committed(fs: FileSystem, path: str) -> bool:

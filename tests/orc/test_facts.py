@@ -16,6 +16,7 @@ from compactor.errors import CorruptFile, UnsupportedData
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.assembler import Template
 from compactor.orc.facts import is_encrypted, orc_facts, stripe_facts, template_digest
+from compactor.orc.order import may_lie_within
 from compactor.orc.tail import KEY_INDEX, OrcTail, read_tail
 from tests.orc.acid_files import FS, delete, insert, write_events, write_plain
 
@@ -115,10 +116,44 @@ def test_statistics_without_a_minimum_do_not_tell_where_a_stripe_begins(tail: Or
     [None, b"2,536870912,1;", b"2,1,1;2,1,3;2,1,3;3,1,0;", b"2,1,1;2,1,3;2,1,6;99999999999999999999,1,0;"],
     ids=["missing", "too short", "not ascending", "no row id"],
 )
-def test_without_a_sound_key_index_no_stripe_is_trusted(tail: OrcTail, index: bytes | None) -> None:
+def test_without_a_sound_key_index_stripes_of_one_write_id_still_tell_their_end(
+    tail: OrcTail, index: bytes | None
+) -> None:
+    """Trino writes one entry, however many stripes there are."""
     facts = stripe_facts(with_index(tail, index))
-    assert not any(f.trusted for f in facts)
-    assert {f.last for f in facts} == {None}
+    assert [f.trusted for f in facts] == [True, True, True, False]
+    assert [f.last for f in facts] == [*(f.last for f in stripe_facts(tail)[:3]), None]
+
+
+@pytest.mark.parametrize("entry", [b"2,536870912,8;", b"3,536870913,0;", b"3,536870912,9;"])
+def test_a_key_index_that_contradicts_the_statistics_is_none(tail: OrcTail, entry: bytes) -> None:
+    facts = stripe_facts(with_index(tail, b"2,536870912,1;2,536870912,3;2,536870912,6;" + entry))
+    assert [f.trusted for f in facts] == [True, True, True, False]
+
+
+def test_the_end_of_delete_events_comes_from_their_statistics(tmp_path: Path) -> None:
+    """Trino's key index counts the events of a delete delta instead of naming the last one, and leaves them unsorted."""
+    events = [delete(RowId(w, _B0, r), by=9) for w, r in ((2, 70), (2, 80), (1, 0), (1, 1000))]
+    write_events(tmp_path / "f", events, stripe_rows=2)
+    tail = with_index(tail_of(tmp_path / "f"), f"1,{_B0},1;2,{_B0},1;".encode())
+    facts = stripe_facts(tail)
+    assert [(f.first, f.last) for f in facts] == [
+        (RowId(2, _B0, 70), RowId(2, _B0, 80)),
+        (RowId(1, _B0, 0), RowId(1, _B0, 1000)),
+    ]
+    for at, event in enumerate(events):
+        row = event.row_id
+        just_before = RowId(row.write_id, row.bucket, row.row_id - 1)
+        assert may_lie_within(facts[at // 2], just_before, row)
+
+
+def test_delete_events_of_several_write_ids_are_bounded_loosely(tmp_path: Path) -> None:
+    events = [delete(RowId(w, _B0, r), by=9) for w, r in ((1, 1000), (2, 80))]
+    write_events(tmp_path / "f", events)
+    (facts,) = stripe_facts(tail_of(tmp_path / "f"))
+    assert facts.first is not None
+    assert facts.last is not None
+    assert facts.first < RowId(1, 0, 0) < RowId(2, encode_bucket(4095), 1 << 40) < facts.last
 
 
 def test_a_file_without_row_ids_needs_no_key_index(tmp_path: Path) -> None:

@@ -259,12 +259,14 @@ def test_a_stripe_whose_statistics_count_nothing_is_not_copied(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("small")
-def test_a_file_without_a_key_index_is_not_copied(tmp_path: Path) -> None:
+def test_a_file_without_a_key_index_is_copied_only_when_its_statistics_tell_its_end(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
+    mixed = [*rows_of(2, 5), *rows_of(3, 5)]
     orc.write_table(event_table(rows_of(1, 5), ROW), str(tmp_path / "a/b"))
-    done, found = run(tmp_path, [SourceFile(path="a/b", size=1, rows=5)])
-    assert (done.stripes_copied, done.stripes_encoded) == (0, 1)
-    assert found == rows_of(1, 5)
+    orc.write_table(event_table(mixed, ROW), str(tmp_path / "a/c"))
+    done, found = run(tmp_path, [SourceFile(path="a/b", size=1, rows=5), SourceFile(path="a/c", size=1, rows=10)])
+    assert (done.stripes_copied, done.stripes_encoded) == (1, 1)
+    assert found == [*rows_of(1, 5), *mixed]
 
 
 @pytest.mark.usefixtures("small")
