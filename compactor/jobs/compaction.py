@@ -10,6 +10,8 @@ import contextlib
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Protocol
 
 from py4j.protocol import Py4JError
@@ -29,6 +31,8 @@ __all__ = ["Failure", "Job", "JobRunner", "Progress", "SparkJobRunner"]
 Progress = Callable[[int, int], None]
 """Called with (tasks done, tasks in all, as far as they are known)."""
 _POLL_SECONDS = 0.2
+_BUNDLE_BYTES = 8 << 20
+"""What a core reads in less time than a Spark task takes to start."""
 
 
 class JobRunner(Protocol):
@@ -97,11 +101,11 @@ class _Spark:
 
     def run(self, tasks: Sequence[Task]) -> list[Outcome]:
         self._check()
-        # The largest first, so that no core waits for one that began last.
-        order = sorted(range(len(tasks)), key=lambda number: -tasks[number].size)
-        spread = self.context.parallelize([tasks[number] for number in order], len(tasks))
-        outcomes = with_resources(spread, self._wish).mapPartitions(run_tasks).collect()
-        return [outcome for _, outcome in sorted(zip(order, outcomes, strict=True), key=lambda pair: pair[0])]
+        bundles = bundled([task.size for task in tasks], cores=self.context.defaultParallelism)
+        spread = self.context.parallelize([[tasks[number] for number in bundle] for bundle in bundles], len(bundles))
+        outcomes = with_resources(spread, self._wish).flatMap(run_tasks).collect()
+        numbered = zip(chain.from_iterable(bundles), outcomes, strict=True)
+        return [outcome for _, outcome in sorted(numbered, key=itemgetter(0))]
 
     def rewrite(self, tasks: Sequence[JvmOrcTask]) -> list[int | CompactorError]:
         self._check()
@@ -114,6 +118,19 @@ class _Spark:
     def _check(self) -> None:
         if self.cancelled.is_set():
             raise JobError(f"Spark job {self._group} was cancelled")
+
+
+def bundled(sizes: Sequence[int], *, cores: int) -> list[list[int]]:
+    """Positions of tasks of these sizes in bytes, by the Spark task that runs them.
+
+    A Spark task costs more than a tiny file: small ones are dealt out to as many Spark tasks as there are cores, or
+    more if they are many. The largest come first, so that no core waits for one that began last.
+    """
+    order = sorted(range(len(sizes)), key=lambda number: -sizes[number])
+    large = [[number] for number in order if sizes[number] >= _BUNDLE_BYTES]
+    small = order[len(large) :]
+    hands = min(len(small), max(cores, -(-sum(sizes[number] for number in small) // _BUNDLE_BYTES)))
+    return large + [small[hand::hands] for hand in range(hands)]
 
 
 @contextlib.contextmanager

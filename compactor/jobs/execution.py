@@ -60,9 +60,9 @@ class Task:
     joined: tuple[PartResult | None, ...] | None = None
 
     @property
-    def size(self) -> float:
+    def size(self) -> int:
         """Bytes that it reads, about."""
-        return self.item.bytes_in / (1 if self.part is None else len(self.item.parts))
+        return self.item.bytes_in // (1 if self.part is None else len(self.item.parts))
 
 
 @dataclass(frozen=True, kw_only=True)

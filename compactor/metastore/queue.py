@@ -15,7 +15,7 @@ Sources: Hive `CompactFunction`, `NextCompactionFunction`, `CommitTxnFunction`, 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -206,10 +206,14 @@ def record_snapshot(
 
 
 @retried
-def record_job(db: Database, claim: Compaction, job_id: str) -> None:
-    """Show which Spark job works on the claim (setHadoopJobId; 32 characters). Fenced when it is no longer ours."""
+def record_job(db: Database, claims: Sequence[Compaction], job_id: str) -> None:
+    """Show which Spark job works on these claims (setHadoopJobId; 32 characters).
+
+    Fenced, and nothing is shown, when one of them is no longer ours.
+    """
     with db.write() as conn:
-        change_row(conn, claim, held_by(claim), {"CQ_HADOOP_JOB_ID": job_id[:32]})
+        for claim in claims:
+            change_row(conn, claim, held_by(claim), {"CQ_HADOOP_JOB_ID": job_id[:32]})
 
 
 @retried

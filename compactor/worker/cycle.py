@@ -166,8 +166,7 @@ class Worker:
         started = time.monotonic()
         try:
             job_id = self._engine.runner.job_id()
-            for planned in group:
-                queue.record_job(self._db, planned.work.claim, job_id)
+            queue.record_job(self._db, [planned.work.claim for planned in group], job_id)
             with self._stop.on_interrupt(lambda: self._engine.runner.cancel(name)):
                 # Starting the engine takes a while, and cancelling a job that has not begun does nothing.
                 self._stop.check()

@@ -252,7 +252,7 @@ def test_the_snapshot_is_recorded_with_a_component_of_the_transaction(db: Databa
     request_compaction(db, wish(partition="ds=1"))
     claimed, txn = taken(db), compactor_txn(db)
     record_snapshot(db, claimed, txn_id=txn, highest_write_id=7, run_as="hive")
-    record_job(db, claimed, "application_1_0001")
+    record_job(db, [claimed], "application_1_0001")
     seen = row(db, claimed.id)
     assert (seen.txn_id, seen.highest_write_id, seen.run_as) == (txn, 7, "hive")
     assert seen.job_id == "application_1_0001"
@@ -278,7 +278,7 @@ def test_a_lost_claim_can_record_nothing(db: Database) -> None:
     with pytest.raises(Fenced, match=r"compaction 1 of shop\.orders is no longer working held by vm-1\.a"):
         record_snapshot(db, lost, txn_id=txn, highest_write_id=7)
     with pytest.raises(Fenced):
-        record_job(db, lost, "job_1")
+        record_job(db, [lost], "job_1")
     with pytest.raises(Fenced):
         fail(db, lost, message="too late", txn_id=txn)
     assert row(db, lost.id) == successor
@@ -302,7 +302,7 @@ def test_revoking_a_claim_aborts_its_transaction_at_once(db: Database) -> None:
     request_compaction(db, wish(partition="b"))
     ours, theirs, txn = taken(db, "vm-1.a"), taken(db, "vm2-1.a"), compactor_txn(db)
     record_snapshot(db, ours, txn_id=txn, highest_write_id=7)
-    record_job(db, ours, "job_1")
+    record_job(db, [ours], "job_1")
     assert revoke_claims(db, ["VM-1.a"]) == []
     assert revoke_claims(db, ["vm-1.a"]) == [ours.id]
     seen = row(db, ours.id)
