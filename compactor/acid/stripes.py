@@ -167,7 +167,8 @@ def uses_of(
 def key_ranges(marks: Iterable[tuple[RowId, int]]) -> tuple[Part, ...]:
     """The parts of an item of delete events: ranges of about `PART_EVENTS` each; one part when there are no more.
 
-    marks: of all its sources, as in `DeleteFacts`, in any order.
+    marks: of all its sources, as in `DeleteFacts`, in any order. Every range reads every file that may have events of
+    it, one at a time: what bounds a task here is the events that it sorts.
     """
     ordered = sorted(marks)
     events = sum(count for _, count in ordered)

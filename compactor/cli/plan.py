@@ -133,7 +133,7 @@ def show_plan(
     """What a minor and a major compaction would do now. depth: only this one."""
     text, _, partition = name.partition("/")
     found, partition_name = _find(installation, TableName.parse(text), partition or None)
-    target = compaction_target(installation.db, found, partition_name)
+    target = compaction_target(installation.db, found, partition_name, worker=installation.settings.worker)
     txns = snapshots.valid_txn_list(installation.db)
     ids = writeids.valid_write_ids(installation.db, found.name, txns).for_compaction()
     look = _look(installation, found, partition_name, target, Snapshot(txns=txns, write_ids=ids))
