@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -103,7 +103,8 @@ def peaks_of(work: Path, location: Path, spec: TableSpec, depth: Depth, limit_gb
     spark.stop()
     return Peaks(
         worker=max(peak for peak, _ in workers.values()),
-        driver=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        # Not ru_maxrss, which also remembers the process that this one was started from.
+        driver=_status(os.getpid())[1],
         seconds=took,
         limit=" and ".join(sorted({limit for _, limit in workers.values()})),
     )
@@ -113,7 +114,7 @@ def peaks_of(work: Path, location: Path, spec: TableSpec, depth: Depth, limit_gb
 def _watched_workers(java: int) -> Iterator[dict[int, tuple[float, str]]]:
     """(peak in MB, limit of the address space) of every Python worker below `java`, by process id.
 
-    The kernel keeps the peak (VmHWM, what ru_maxrss says of oneself); looking often only serves to meet those that
+    The kernel keeps the peak (VmHWM); looking often only serves to meet those that
     end early.
     """
     found: dict[int, tuple[float, str]] = {}
@@ -143,16 +144,20 @@ def _python_below(java: int) -> Iterator[tuple[int, tuple[float, str]]]:
         pid = below.pop()
         below += children.get(pid, ())
         try:
-            status = Path(f"/proc/{pid}/status").read_text()
+            name, peak = _status(pid)
             limits = Path(f"/proc/{pid}/limits").read_text()
         except OSError:
             # It ended meanwhile.
             continue
-        fields = dict(line.split(":", 1) for line in status.splitlines())
-        if "VmHWM" in fields and fields["Name"].strip().startswith("python"):
+        if name.startswith("python") and peak:
             limit = next(line.split()[3] for line in limits.splitlines() if line.startswith("Max address space"))
-            text = limit if limit == "unlimited" else f"{int(limit) / 2**30:.1f} GB"
-            yield pid, (int(fields["VmHWM"].split()[0]) / 1024, text)
+            yield pid, (peak, limit if limit == "unlimited" else f"{int(limit) / 2**30:.1f} GB")
+
+
+def _status(pid: int) -> tuple[str, float]:
+    """Name of a process and its peak of resident memory in MB; 0 when it is just ending."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return fields["Name"].strip(), int(fields.get("VmHWM", "0 kB").split()[0]) / 1024
 
 
 def _children() -> dict[int, list[int]]:
