@@ -12,21 +12,23 @@ Sources: ORC v1 specification, "Stripes", "Compression"; ORC Java `TreeWriterBas
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+import io
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import orc
 
 from compactor.orc import orc_proto_pb2 as pb
-from compactor.orc.compression import compress, in_blocks
+from compactor.orc.compression import Blocks, compress, in_blocks
 from compactor.orc.positions import moved, recorded
 from compactor.orc.statistics import complete
 from compactor.orc.tail import OrcTail, read_tail
 
-_Streams = dict[tuple[int, int], bytes | memoryview]
-"""Content by column and Stream.Kind."""
+_Key = tuple[int, int]
+"""Of a stream: its column and its Stream.Kind."""
 DEFAULT_STRIDE = 10_000
 _DICTIONARY_THRESHOLD = 0.8
 """Build a dictionary when at most this share of a column's values is distinct; pyarrow's default is never."""
@@ -41,25 +43,29 @@ class EncodedStripe:
 
     information: pb.StripeInformation
     statistics: pb.StripeStatistics
-    content: Sequence[bytes | memoryview]
+    content: Sequence[bytes]
 
 
 def encode(table: pa.Table, *, compression: int, block_size: int, stride: int = DEFAULT_STRIDE) -> EncodedStripe:
     """`table`, which has rows, as one stripe.
 
     compression: CompressionKind, one of `compression.ENCODABLE`. block_size: bytes of a block before compression.
-    Memory: the table, the stripe without compression and the stripe.
+    Memory beside the table: twice the stripe without compression, and less than that once it is compressed.
     """
+    _release()
     plain = _laid_out(table, stride)
-    tail = read_tail(pa.BufferReader(plain), "<encoded in memory>")
+    _release()
+    tail = read_tail(plain, "<encoded in memory>")
     (information,) = tail.footer.stripes
-    content = memoryview(plain)[information.offset :]
-    footer_at = information.index_length + information.data_length
-    footer = pb.StripeFooter.FromString(bytes(content[footer_at : footer_at + information.footer_length]))
-    streams = _streams(footer, content)
-    if compression != pb.NONE:
-        kinds = [t.kind for t in tail.footer.types]
-        streams = _compressed(streams, kinds, footer, compression, block_size)
+    footer_at = information.offset + information.index_length + information.data_length
+    footer = pb.StripeFooter.FromString(plain.read_at(information.footer_length, footer_at))
+    plain.take(information.offset)
+    raw = (((stream.column, stream.kind), plain.take(stream.length)) for stream in footer.streams)
+    streams: dict[_Key, bytes]
+    if compression == pb.NONE:
+        streams = dict(raw)
+    else:
+        streams = _compressed(raw, [t.kind for t in tail.footer.types], footer, compression, block_size)
 
     on_disk: Counter[int] = Counter()
     for stream in footer.streams:
@@ -81,48 +87,38 @@ def encode(table: pa.Table, *, compression: int, block_size: int, stride: int = 
     )
 
 
-def _streams(footer: pb.StripeFooter, content: memoryview) -> _Streams:
-    """The streams of a stripe in their order; the indexes come first."""
-    streams: _Streams = {}
-    at = 0
-    for stream in footer.streams:
-        streams[stream.column, stream.kind] = content[at : at + stream.length]
-        at += stream.length
-    return streams
-
-
 def _compressed(
-    streams: _Streams, kinds: Sequence[int], footer: pb.StripeFooter, compression: int, block_size: int
-) -> _Streams:
-    """The streams in blocks of the codec, with row indexes to match. kinds: Type.Kind of every column."""
-    data = {
-        key: in_blocks(compression, raw, block_size) for key, raw in streams.items() if key[1] != pb.Stream.ROW_INDEX
-    }
-    found: _Streams = {}
-    for key, raw in streams.items():
-        column = key[0]
-        if key in data:
-            found[key] = data[key].content
+    raw: Iterable[tuple[_Key, bytes]], kinds: Sequence[int], footer: pb.StripeFooter, compression: int, block_size: int
+) -> dict[_Key, bytes]:
+    """The streams in blocks of the codec, with row indexes to match, in their order: the indexes come first.
+
+    raw: every stream, one at a time. kinds: Type.Kind of every column.
+    """
+    indexes: dict[_Key, bytes] = {}
+    data: dict[_Key, Blocks] = {}
+    for key, content in raw:
+        if key[1] == pb.Stream.ROW_INDEX:
+            indexes[key] = content
         else:
-            present = (column, pb.Stream.PRESENT) in data
-            places = recorded(kinds[column], footer.columns[column].kind, present=present)
-            index = moved(
-                pb.RowIndex.FromString(bytes(raw)), [(data[column, stream], after) for stream, after in places]
-            )
-            found[key] = compress(compression, index.SerializeToString(), block_size)
-    return found
+            data[key] = in_blocks(compression, content, block_size)
+    for (column, kind), content in indexes.items():
+        present = (column, pb.Stream.PRESENT) in data
+        places = recorded(kinds[column], footer.columns[column].kind, present=present)
+        index = moved(pb.RowIndex.FromString(content), [(data[column, stream], after) for stream, after in places])
+        indexes[column, kind] = compress(compression, index.SerializeToString(), block_size)
+    return indexes | {key: blocks.content for key, blocks in data.items()}
 
 
 def writer_tail(schema: pa.Schema) -> OrcTail:
     """The tail that pyarrow's writer gives an uncompressed file of `schema` without rows."""
-    return read_tail(pa.BufferReader(_laid_out(schema.empty_table(), DEFAULT_STRIDE)), "<empty>")
+    return read_tail(_laid_out(schema.empty_table(), DEFAULT_STRIDE), "<empty>")
 
 
-def _laid_out(table: pa.Table, stride: int) -> pa.Buffer:
+def _laid_out(table: pa.Table, stride: int) -> _Spool:
     """`table` as an ORC file of at most one stripe, not compressed."""
-    sink = pa.BufferOutputStream()
+    spool = _Spool()
     writer = orc.ORCWriter(
-        sink,
+        pa.PythonFile(spool, mode="w"),
         compression="uncompressed",
         stripe_size=1 << 40,
         row_index_stride=stride,
@@ -131,4 +127,54 @@ def _laid_out(table: pa.Table, stride: int) -> pa.Buffer:
     )
     writer.write(table)
     writer.close()
-    return sink.getvalue()
+    return spool
+
+
+def _release() -> None:
+    """Give back what reading, filtering and writing freed: malloc keeps as much again as a stripe needs.
+
+    The C++ writer and reader allocate with malloc, which the system pool trims, whatever Arrow's own pool is.
+    """
+    pa.default_memory_pool().release_unused()
+    pa.system_memory_pool().release_unused()
+
+
+class _Spool(io.RawIOBase):
+    """A file in memory that is written once, in pieces, and lets go of them as they are taken from its front.
+
+    Arrow's own buffer doubles and copies as it grows: twice the file's size at the end.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: deque[bytes] = deque()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, piece: Any) -> int:
+        self._pieces.append(piece)
+        return len(piece)
+
+    def size(self) -> int:
+        """Bytes not yet taken."""
+        return sum(map(len, self._pieces))
+
+    def read_at(self, count: int, offset: int) -> bytes:
+        """Bytes that stay, `offset` after the front."""
+        found: list[bytes] = []
+        for piece in self._pieces:
+            found.append(piece[max(offset, 0) : max(offset + count, 0)])
+            offset -= len(piece)
+        return b"".join(found)
+
+    def take(self, count: int) -> bytes:
+        """The first bytes, which go."""
+        found: list[bytes] = []
+        while count:
+            piece = self._pieces.popleft()
+            if len(piece) > count:
+                self._pieces.appendleft(piece[count:])
+            found.append(piece[:count])
+            count -= len(found[-1])
+        return b"".join(found)

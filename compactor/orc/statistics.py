@@ -15,10 +15,13 @@ from compactor.orc import orc_proto_pb2 as pb
 _INT64 = 1 << 63
 _DEFAULT_MIN_NANOS = 1
 _DEFAULT_MAX_NANOS = 1_000_000
+_LONGEST = 1024
+_NO_CHARACTERS = (0xD800, 0x110000)
 
 
 def merge_file_statistics(columns: int, stripes: Sequence[pb.StripeStatistics]) -> list[pb.ColumnStatistics]:
     """File statistics of `columns` columns from those of its stripes, in order."""
+    sized = all(any(c.HasField("bytes_on_disk") for c in stripe.col_stats) for stripe in stripes)
     merged: list[pb.ColumnStatistics] = []
     for column in range(columns):
         total = pb.ColumnStatistics(number_of_values=0, has_null=False)
@@ -27,15 +30,55 @@ def merge_file_statistics(columns: int, stripes: Sequence[pb.StripeStatistics]) 
                 total.CopyFrom(stripe.col_stats[column])
             else:
                 _merge(total, stripe.col_stats[column])
+        total.ClearField("bytes_on_disk")
+        # Java leaves out a size of 0; a stripe without any size is one whose writer did not count.
+        if sized and (size := sum(stripe.col_stats[column].bytes_on_disk for stripe in stripes)):
+            total.bytes_on_disk = size
         merged.append(total)
     return merged
 
 
 def complete(stripe: pb.StripeStatistics, bytes_on_disk: Mapping[int, int]) -> None:
-    """Give the statistics of a stripe that the C++ writer made what Java's have."""
-    for column, size in bytes_on_disk.items():
-        if size:
-            stripe.col_stats[column].bytes_on_disk = size
+    """Make the statistics that the C++ writer gave a stripe those that Java would have.
+
+    bytes_on_disk: by column, of all streams but the indexes. What still differs: the C++ writer takes the fields of a
+    struct that is null for nulls, where Java does not count them; sizes of collections are unknown where nothing is
+    null (the C++ writer forgets them, Java writes sizes of its batches). Both make readers skip less, never more.
+    """
+    for column, statistics in enumerate(stripe.col_stats):
+        if bytes_on_disk.get(column):
+            statistics.bytes_on_disk = bytes_on_disk[column]
+        if statistics.HasField("string_statistics"):
+            _shorten(statistics.string_statistics)
+            if not statistics.number_of_values:
+                statistics.string_statistics.ClearField("sum")
+        if statistics.HasField("collection_statistics"):
+            _forget_unknown(statistics.collection_statistics)
+
+
+def _shorten(statistics: pb.StringStatistics) -> None:
+    """Turn a minimum or maximum of over 1024 bytes into a bound of that length (StringStatisticsImpl.updateString)."""
+    for exact, bound, shortened in (
+        ("minimum", "lower_bound", _below),
+        ("maximum", "upper_bound", _above),
+    ):
+        value = getattr(statistics, exact)
+        if isinstance(value, str) and len(value.encode()) > _LONGEST:
+            statistics.ClearField(exact)
+            if limit := shortened(value):
+                setattr(statistics, bound, limit)
+
+
+def _below(value: str) -> str:
+    """The longest beginning of `value` that has at most 1024 bytes."""
+    return value.encode()[:_LONGEST].decode(errors="ignore")
+
+
+def _above(value: str) -> str:
+    """A text that is greater than all that begin as `value` does; none when there is no greater character."""
+    beginning = _below(value)
+    following = ord(beginning[-1]) + 1
+    return beginning[:-1] + chr(following) if following not in _NO_CHARACTERS else ""
 
 
 def _merge(into: pb.ColumnStatistics, other: pb.ColumnStatistics) -> None:
@@ -43,14 +86,9 @@ def _merge(into: pb.ColumnStatistics, other: pb.ColumnStatistics) -> None:
     if other.has_null or not other.HasField("has_null"):
         into.has_null = True
     into.number_of_values = had + adds
-    if into.HasField("bytes_on_disk") and other.HasField("bytes_on_disk"):
-        into.bytes_on_disk += other.bytes_on_disk
-    else:
-        into.ClearField("bytes_on_disk")
-    if adds == 0:
-        return
+    children = into.collection_statistics.total_children + other.collection_statistics.total_children
     for name, merge in _MERGERS.items():
-        if not (into.HasField(name) or other.HasField(name)):
+        if adds == 0 or not (into.HasField(name) or other.HasField(name)):
             continue
         if had == 0 and other.HasField(name):
             getattr(into, name).CopyFrom(getattr(other, name))
@@ -58,6 +96,9 @@ def _merge(into: pb.ColumnStatistics, other: pb.ColumnStatistics) -> None:
             merge(getattr(into, name), getattr(other, name))
         else:
             into.ClearField(name)
+    if into.HasField("collection_statistics") and into.collection_statistics.HasField("total_children"):
+        # Java's batches have a size even when all their collections are null.
+        into.collection_statistics.total_children = children
 
 
 def _least_and_greatest(into: Any, other: Any) -> None:
@@ -167,13 +208,18 @@ def _take_instant(into: Any, other: Any, side: str) -> None:
 
 
 def _collections(into: Any, other: Any) -> None:
-    """The C++ writer leaves the bounds out of a stripe without null collections: unknown, not 0."""
+    """The C++ writer forgets the sizes in a stripe without null collections: unknown, though it says 0."""
     for name, pick in (("min_children", min), ("max_children", max)):
         if into.HasField(name) and other.HasField(name):
             setattr(into, name, pick(getattr(into, name), getattr(other, name)))
         else:
             into.ClearField(name)
-    into.total_children += other.total_children
+    _forget_unknown(into)
+
+
+def _forget_unknown(statistics: pb.CollectionStatistics) -> None:
+    if not statistics.HasField("min_children"):
+        statistics.ClearField("total_children")
 
 
 _MERGERS: dict[str, Callable[[Any, Any], None]] = {

@@ -137,20 +137,24 @@ public class OrcProbe {
     }
   }
 
-  /** Write the rows of a file to another one, in one stripe. */
+  /** Write the rows of files, whose paths stand in lines, to another one: a stripe for each. */
   public static void rewrite(String from, String to, String compression) throws Exception {
-    Reader file = open(from);
-    TypeDescription schema = file.getSchema();
+    String[] sources = from.split("\n");
+    TypeDescription schema = open(sources[0]).getSchema();
     OrcFile.WriterOptions options = OrcFile.writerOptions(new Configuration()).fileSystem(local()).setSchema(schema)
         .compress(CompressionKind.valueOf(compression)).stripeSize(1L << 30).useUTCTimestamp(true)
-        .setProlepticGregorian(true);
+        .setProlepticGregorian(true).overwrite(true);
     Writer writer = OrcFile.createWriter(new Path(to), options);
-    RecordReader reader = file.rows(file.options());
-    VectorizedRowBatch batch = schema.createRowBatch(1024);
-    while (reader.nextBatch(batch)) {
-      writer.addRowBatch(batch);
+    for (int s = 0; s < sources.length; ++s) {
+      Reader file = open(sources[s]);
+      RecordReader reader = file.rows(file.options());
+      VectorizedRowBatch batch = schema.createRowBatch(1024);
+      while (reader.nextBatch(batch)) {
+        writer.addRowBatch(batch);
+      }
+      reader.close();
+      writer.writeIntermediateFooter();
     }
-    reader.close();
     writer.close();
   }
 }

@@ -34,9 +34,9 @@ class OrcProbe:
         found = str(self._call("search", str(path), column, kind, low, high))
         return [int(number) for number in found.split(",") if number]
 
-    def rewrite(self, source: Path, target: Path, *, compression: str) -> Path:
-        """The rows of `source` as Java writes them in one stripe."""
-        self._call("rewrite", str(source), str(target), compression)
+    def rewrite(self, sources: Iterable[Path], target: Path, *, compression: str) -> Path:
+        """The rows of `sources` as Java writes them, a stripe for each."""
+        self._call("rewrite", "\n".join(map(str, sources)), str(target), compression)
         return target
 
     def _call(self, name: str, *arguments: object) -> Any:

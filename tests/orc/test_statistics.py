@@ -166,6 +166,56 @@ def test_sizes_of_collections_are_merged_only_when_both_sides_know() -> None:
     one = merged(collections(min_children=2, max_children=3), collections(total_children=0)).collection_statistics
     assert not one.HasField("min_children")
     assert not one.HasField("max_children")
+    assert not one.HasField("total_children")
+
+
+def test_sizes_that_the_writer_forgot_are_unknown() -> None:
+    (_, lists, _) = stripe_of({"l": [[1, 2], [3]]}, pa.list_(pa.int32()))
+    assert lists.HasField("collection_statistics")
+    assert not lists.collection_statistics.HasField("total_children")
+
+
+def stripe_of(column: dict[str, list[object]], kind: pa.DataType) -> list[pb.ColumnStatistics]:
+    ((name, values),) = column.items()
+    table = pa.table({name: pa.array(values, kind)})
+    return list(encode(table, compression=pb.NONE, block_size=1 << 18).statistics.col_stats)
+
+
+def sized(*sizes: int) -> pb.StripeStatistics:
+    columns = [pb.ColumnStatistics(number_of_values=1, has_null=False) for _ in sizes]
+    for column, size in zip(columns, sizes, strict=True):
+        if size:
+            column.bytes_on_disk = size
+    return pb.StripeStatistics(col_stats=columns)
+
+
+def test_bytes_on_disk_add_up_and_a_missing_size_is_0() -> None:
+    found = merge_file_statistics(3, [sized(0, 5, 0), sized(0, 6, 7)])
+    assert [c.bytes_on_disk for c in found] == [0, 11, 7]
+    assert not found[0].HasField("bytes_on_disk")
+
+
+def test_bytes_on_disk_are_unknown_when_a_stripe_tells_none() -> None:
+    found = merge_file_statistics(2, [sized(0, 5), sized(0, 0)])
+    assert not any(c.HasField("bytes_on_disk") for c in found)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high"),
+    [
+        ("a" * 1024, None, None),
+        ("a" * 1025, "a" * 1024, "a" * 1023 + "b"),
+        ("é" * 600, "é" * 512, "é" * 511 + "ê"),
+        ("ab" + "☃" * 400, "ab" + "☃" * 340, "ab" + "☃" * 339 + "☄"),
+        ("a" * 1020 + "\U0010ffff" * 2, "a" * 1020 + "\U0010ffff", None),
+        ("a" * 1021 + "\ud7ff" * 2, "a" * 1021 + "\ud7ff", None),
+    ],
+)
+def test_a_text_of_over_1024_bytes_is_kept_as_a_bound(value: str, low: str | None, high: str | None) -> None:
+    found = stripe_of({"s": [value]}, pa.string())[1].string_statistics
+    assert found.sum == len(value.encode())
+    assert (found.minimum, found.maximum) == (("", "") if low else (value, value))
+    assert (found.lower_bound or None, found.upper_bound or None) == (low, high)
 
 
 def test_a_stripe_of_nulls_changes_nothing_but_the_nulls() -> None:
