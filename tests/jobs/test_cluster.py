@@ -7,6 +7,7 @@ import queue
 import re
 import subprocess
 import threading
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,13 +16,17 @@ import pyspark
 import pytest
 
 from compactor.acid.planning import Depth
+from compactor.acid.schema import parse_type
 from compactor.jobs.compaction import Job, SparkJobRunner
 from compactor.jobs.java import find_java_home
+from compactor.jobs.jvm import JvmOrcTask, JvmStripe, rewrite_orc
 from compactor.jobs.resources import enter_pool, with_resources
 from compactor.jobs.session import SparkSessions
 from compactor.jobs.spark_wish import SparkWish
 from compactor.jobs.verify import verify_output
+from compactor.orc import orc_proto_pb2 as pb
 from tests.jobs.compacted import planned, two_bucket_table
+from tests.jobs.java_files import OrcFiles
 
 pytestmark = pytest.mark.slow
 BOUND_S = 120
@@ -113,6 +118,26 @@ def test_a_compaction_runs_on_the_clusters_workers(sessions: SparkSessions, tmp_
     verify_output(made, results)
     assert len(made.items) == 2
     assert heaps(sessions)
+
+
+def test_executors_get_the_java_classes_from_the_driver(sessions: SparkSessions, tmp_path: Path) -> None:
+    source = OrcFiles(sessions).write(tmp_path / "in", "struct<u:uniontype<int,string>>", [[[0, 1]], [[1, "b"]]])
+    stripe = JvmStripe(path=f"file:{source}", stripe=0, keep=zlib.compress(b"\x40"))
+    tasks = [
+        JvmOrcTask(
+            output=f"file:{tmp_path}/out{number}",
+            row_type=parse_type("struct<u:uniontype<int,string>>"),
+            acid=False,
+            compression=pb.ZLIB,
+            block_size=1 << 16,
+            stride=10000,
+            proleptic=True,
+            stripes=(stripe,),
+        )
+        for number in range(4)
+    ]
+    assert rewrite_orc(sessions, tasks) == [1] * 4
+    assert [OrcFiles(sessions).read(tmp_path / f"out{number}") for number in range(4)] == [[[[1, "b"]]]] * 4
 
 
 def test_tasks_get_executors_of_the_size_and_the_pool_that_the_table_asks_for(sessions: SparkSessions) -> None:

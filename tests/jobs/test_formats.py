@@ -184,6 +184,20 @@ def test_damage_is_an_answer_and_leaves_nothing(
 
 
 @pytest.mark.slow
+def test_records_of_a_class_that_nobody_has_are_unsupported(
+    sessions: SparkSessions, java: RecordFiles, tmp_path: Path
+) -> None:
+    java.write_sequence(tmp_path / "0", ["v"], "NONE", None)
+    content = (tmp_path / "0").read_bytes()
+    known, unknown = b"org.apache.hadoop.io.Text", b"org.somebody.else.Writable"[:25]
+    assert content.count(known) == 1
+    (tmp_path / "0").write_bytes(content.replace(known, unknown))
+    (outcome,) = outcomes(sessions, tmp_path, item_of("sequencefile", [tmp_path / "0"]))
+    assert isinstance(outcome, UnsupportedData)
+    assert "org.somebody.else" in outcome.message
+
+
+@pytest.mark.slow
 def test_items_of_several_formats_keep_their_order(sessions: SparkSessions, java: RecordFiles, tmp_path: Path) -> None:
     java.write_rc(tmp_path / "rc", [["a", "b"]], None)
     java.write_sequence(tmp_path / "seq", ["v", "w"], "NONE", None)

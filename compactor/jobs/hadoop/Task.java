@@ -147,7 +147,7 @@ public abstract class Task implements Function {
         return new Failure("StorageError", path + ": " + cause, error);
       }
       String text = String.valueOf(cause.getMessage());
-      if (cause instanceof ClassNotFoundException || text.contains("ClassNotFound") || text.contains("native")) {
+      if (cause instanceof ClassNotFoundException || text.matches("native \\w+ library not available.*")) {
         return new Failure("UnsupportedData", path + " needs what the executors' Spark lacks: " + text, error);
       }
       if (cause instanceof UnsupportedOperationException) {
