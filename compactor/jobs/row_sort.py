@@ -44,6 +44,8 @@ PART = "_part_"
 _FAILURE = "_part_failure"
 _STRIPES_A_PARTITION = 8
 _BATCH_ROWS = 8192
+_PARTITION_BYTES = 64 << 20
+"""Bytes of source files for each partition of the sorted rows."""
 _ROW = "row"
 _ROW_ID = ("write_id", "bucket", "row_id")
 _SPARK: dict[str, types.DataType] = {
@@ -78,7 +80,11 @@ def sort_rows(
     session.dataSource.register(source)
     session.dataSource.register(sink)
     keys = [_direction(sf.col(_key(at)), key) for at, key in enumerate(plan.order_by)]
-    frame = session.read.format(source.name()).load().sort(*keys, *_ROW_ID).select(_ROW)
+    order = [*keys, *map(sf.col, _ROW_ID)]
+    rows = session.read.format(source.name()).load()
+    # Not `sort`: its two hundred partitions would be as many small files and processes.
+    wanted = max(session.sparkContext.defaultParallelism, -(-plan.bytes_in // _PARTITION_BYTES))
+    frame = rows.repartitionByRange(wanted, *order).sortWithinPartitions(*order).select(_ROW)
     try:
         frame.write.format(sink.name()).mode("append").save()
     except PySparkException:
