@@ -23,6 +23,7 @@ from pyarrow import orc
 
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.compression import Blocks, compress, in_blocks
+from compactor.orc.nulls import hide_in_nulls
 from compactor.orc.positions import moved, recorded
 from compactor.orc.statistics import complete
 from compactor.orc.tail import OrcTail, read_tail
@@ -125,7 +126,7 @@ def _laid_out(table: pa.Table, stride: int) -> _Spool:
         batch_size=8192,
         dictionary_key_size_threshold=_DICTIONARY_THRESHOLD,
     )
-    writer.write(table)
+    writer.write(hide_in_nulls(table))
     writer.close()
     return spool
 
