@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from compactor.acid.planning import FileFacts, PlanItem
 from compactor.acid.schema import HiveType
-from compactor.errors import ConfigError
+from compactor.errors import ConfigError, UnsupportedData
 from compactor.jobs.avro import run_avro_item
 from compactor.jobs.parquet import parquet_facts, run_parquet_item
 from compactor.jobs.text import run_text_item
@@ -29,6 +29,7 @@ FORMATS: Mapping[str, str] = {
     "org.apache.hadoop.hive.ql.io.RCFileInputFormat": "rcfile",
 }
 """Input format of a storage descriptor -> our name."""
+_DELIMITER = "textinputformat.record.delimiter"
 _IN_JVM = frozenset({"sequencefile", "rcfile"})
 NOT_COUNTED = -1
 """Rows of a file whose format does not tell before it is read, and of text, which is never counted."""
@@ -47,6 +48,8 @@ def facts_of(
         case "parquet":
             return parquet_facts(fs, path, table_type)
         case "text":
+            if properties.get(_DELIMITER, "\n") != "\n":
+                raise UnsupportedData(f"{path}: its lines end in {properties[_DELIMITER]!r} ({_DELIMITER})")
             suffix = codec_of(path).suffix
             return FileFacts(
                 rows=NOT_COUNTED,

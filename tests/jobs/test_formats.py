@@ -225,5 +225,7 @@ def test_facts_of_text_are_its_codec_and_the_lines_that_readers_skip(tmp_path: P
     facts = facts_of("text", FS, f"{tmp_path}/a.csv.gz", TYPE, properties)
     assert (facts.rows, facts.suffix, facts.skipped) == (-1, ".gz", (2, 0))
     assert facts.template != facts_of("text", FS, f"{tmp_path}/a.csv", TYPE, properties).template
+    with pytest.raises(UnsupportedData, match=r"record\.delimiter"):
+        facts_of("text", FS, f"{tmp_path}/a", TYPE, {"textinputformat.record.delimiter": "|"})
     with pytest.raises(ConfigError, match=r"skip\.header\.line\.count"):
         facts_of("text", FS, f"{tmp_path}/a", TYPE, {"skip.header.line.count": "one"})

@@ -33,6 +33,8 @@ public abstract class Joiner extends Task {
       answer.put("size", fs.getFileStatus(written).getLen());
       publish(fs, written, output);
       published = true;
+    } catch (Exception error) {
+      throw writing(output, error);
     } finally {
       if (!published) {
         discard(fs, written);

@@ -100,6 +100,7 @@ public class OrcRewriter extends Task {
         .compress(CompressionKind.valueOf(spec.get("compression").asText()))
         .bufferSize(spec.get("block_size").asInt())
         .enforceBufferSize()
+        .buildIndex(true)
         .rowIndexStride(stride > 0 ? stride : DEFAULT_STRIDE)
         .stripeSize(STRIPE_BYTES)
         .blockPadding(false)

@@ -13,6 +13,7 @@ import java.util.UUID;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.ChecksumFileSystem;
 import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FileAlreadyExistsException;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.RawLocalFileSystem;
@@ -49,6 +50,9 @@ public abstract class Task implements Function {
     } catch (Failure failure) {
       checkNotCancelled();
       answer.put("error", failure.kind).put("message", failure.getMessage());
+    } catch (RuntimeException error) {
+      checkNotCancelled();
+      answer.put("error", "JobError").put("message", String.valueOf(error));
     } catch (LinkageError missing) {
       answer.put("error", "UnsupportedData").put("message", "the executors' Spark lacks a library: " + missing);
     }
@@ -82,7 +86,7 @@ public abstract class Task implements Function {
       if (fs instanceof RawLocalFileSystem) {
         sync(written);
       }
-      if (!fs.rename(written, output)) {
+      if (!rename(fs, written, output)) {
         if (!fs.exists(output)) {
           throw new Failure("StorageError", output + ": " + written.getName() + " could not be renamed", null);
         }
@@ -93,6 +97,15 @@ public abstract class Task implements Function {
       }
     } catch (IOException error) {
       throw writing(output, error);
+    }
+  }
+
+  /** Whether the file has its name now; some file systems return false where it exists, others throw. */
+  private static boolean rename(FileSystem fs, Path from, Path to) throws IOException {
+    try {
+      return fs.rename(from, to);
+    } catch (FileAlreadyExistsException error) {
+      return false;
     }
   }
 
