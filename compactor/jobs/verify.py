@@ -17,6 +17,7 @@ from compactor.orc.reader import OrcSource
 from compactor.orc.rewrite import ItemResult
 from compactor.orc.tail import ACID_COLUMNS, OrcTail
 from compactor.storage.filesystem import FileSystem, open_location
+from compactor.storage.parquet_footer import read_footer
 
 _ROW_ID_COLUMNS = (2, 3, 4)
 """Numbers of originalTransaction, bucket and rowId in an ACID file's statistics."""
@@ -32,6 +33,8 @@ def verify_output(plan: CompactionPlan, results: Sequence[ItemResult]) -> None:
         _check_rows(item, result)
         if item.format == "orc":
             _check_tail(fs, f"{root}/{item.output}", item, result)
+        elif item.format == "parquet":
+            _check_footer(fs, f"{root}/{item.output}", result)
 
 
 def _check_files(fs: FileSystem, root: str, plan: CompactionPlan, results: Sequence[ItemResult]) -> None:
@@ -68,6 +71,15 @@ def _check_tail(fs: FileSystem, path: str, item: PlanItem, result: ItemResult) -
             raise VerificationError(f"{path}: {source.tail.rows} rows in the footer, {result.rows_out} written")
         if item.kind is not ItemKind.PLAIN:
             _check_keys(source.tail, repeats=item.kind is ItemKind.DELETES)
+
+
+def _check_footer(fs: FileSystem, path: str, result: ItemResult) -> None:
+    footer = read_footer(fs, path)
+    grouped = sum(footer.group_rows(position) for position in range(len(footer.groups)))
+    if not footer.rows == grouped == result.rows_out:
+        raise VerificationError(
+            f"{path}: {footer.rows} rows in the footer, {grouped} in its row groups, {result.rows_out} written"
+        )
 
 
 def _check_keys(tail: OrcTail, *, repeats: bool) -> None:

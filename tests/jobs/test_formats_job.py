@@ -13,13 +13,16 @@ import pytest
 from compactor.acid.directory import Snapshot
 from compactor.acid.planning import CompactionPlan, Depth
 from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
-from compactor.errors import CorruptFile
+from compactor.errors import CorruptFile, VerificationError
 from compactor.jobs.compaction import Job, SparkJobRunner
 from compactor.jobs.formats import FORMATS
 from compactor.jobs.planner import CompactionTarget, plan, survey
 from compactor.jobs.session import SparkSessions
 from compactor.jobs.verify import verify_output
 from compactor.orc.rewrite import ItemResult
+from compactor.storage.filesystem import open_location
+from compactor.storage.parquet_footer import read_footer
+from compactor.storage.thrift import serialize
 from tests.jobs.java_files import RecordFiles
 
 pytestmark = pytest.mark.slow
@@ -119,6 +122,21 @@ def test_a_bucket_of_files_that_differ_has_copies(sessions: SparkSessions, java:
     assert [r.output for r in results] == [f"{folder}/{name}" for name in names]
     assert java.read_avro(tmp_path / folder / "000001_0") == ("null", [(1, "1"), (3, "1")])
     assert java.read_avro(tmp_path / folder / "000001_0_copy_1") == ("snappy", [(2, "1")])
+
+
+def test_a_parquet_output_whose_footer_miscounts_is_not_published(sessions: SparkSessions, tmp_path: Path) -> None:
+    for write_id in (1, 2, 3):
+        pq.write_table(pa.table({"n": [write_id]}), delta(tmp_path, write_id))
+    made = planned(tmp_path, "parquet")
+    ((result,),) = run(sessions, made)
+    output = tmp_path / result.output
+    footer = read_footer(open_location(made.location)[0], str(output))
+    footer.metadata.change(3, 4)
+    data = serialize(footer.metadata)
+    assert footer.end + len(data) + 8 == result.size
+    output.write_bytes(output.read_bytes()[: footer.end] + data + len(data).to_bytes(4, "little") + b"PAR1")
+    with pytest.raises(VerificationError, match="4 rows in the footer, 3 in its row groups, 3 written"):
+        verify_output(made, [result])
 
 
 def test_a_damaged_table_does_not_hurt_the_others(sessions: SparkSessions, java: RecordFiles, tmp_path: Path) -> None:
