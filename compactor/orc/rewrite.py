@@ -48,7 +48,7 @@ from compactor.orc.parts import (
     part_file,
 )
 from compactor.orc.reader import BoolArray, Keys, OrcSource
-from compactor.orc.types import acid_arrow_schema, arrow_type
+from compactor.orc.types import acid_arrow_schema, arrow_type, without_unions
 from compactor.storage.filesystem import FileSystem
 
 ENCODE_BYTES = 32 << 20
@@ -211,7 +211,7 @@ class _Rewrite:
         for start in range(0, len(order), DELETES_A_STRIPE):
             chunk = events.chosen(order[start : start + DELETES_A_STRIPE])
             self._order.follow(chunk, None, self._item.output)
-            self._sink.append(_event_table(chunk, None, self._row_type), chunk.at(-1))
+            self._sink.append(_delete_table(chunk, self._row_type), chunk.at(-1))
 
     def _events(self, source: OrcSource, stripe: int, part: Part) -> Keys:
         keys = source.keys(stripe)
@@ -296,8 +296,6 @@ class _Rewrite:
         tables, last = self._pending.taken()
         if tables:
             self._sink.append(pa.concat_tables(tables), last)
-            del tables
-            pa.default_memory_pool().release_unused()
 
 
 class _Pending:
@@ -324,8 +322,14 @@ class _Pending:
         return tables, self._last
 
 
-def _event_table(keys: Keys, rows: pa.Array | None, row_type: HiveType) -> pa.Table:
-    """Events as an ACID file holds them; rows None: delete events."""
+def _delete_table(keys: Keys, row_type: HiveType) -> pa.Table:
+    """Delete events as an ACID file holds them: without rows, so that it does not matter what Arrow has no type for."""
+    bare = without_unions(row_type)
+    return _event_table(keys, pa.nulls(len(keys), arrow_type(bare)), bare)
+
+
+def _event_table(keys: Keys, rows: pa.Array, row_type: HiveType) -> pa.Table:
+    """Events as an ACID file holds them."""
     schema = acid_arrow_schema(row_type)
     columns = [
         pa.array(keys.operation).cast(pa.int32()),
@@ -333,6 +337,6 @@ def _event_table(keys: Keys, rows: pa.Array | None, row_type: HiveType) -> pa.Ta
         pa.array(keys.bucket).cast(pa.int32()),
         pa.array(keys.row_id),
         pa.array(keys.current_write_id),
-        pa.nulls(len(keys), schema.field("row").type) if rows is None else rows,
+        rows,
     ]
     return pa.Table.from_arrays(columns, names=schema.names)
