@@ -196,7 +196,7 @@ def test_pyspark_writes_the_rows_that_the_data_plane_writes(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_the_command_measures_on_spark_and_leaves_its_results_in_the_directory(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks", "--directory", str(tmp_path), "--scale", "0.0005", "--rounds", "1"]
-    cases = ["major-zstd-8mb-clustered", "memory-large", "daemon"]
+    cases = ["major-zstd-8mb-clustered", "memory-zstd-8mb-none", "daemon-1000"]
     root = Path(__file__).parents[2]
     done = subprocess.run([*command, *cases], cwd=root, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr
