@@ -7,6 +7,7 @@ Sources: ORC v1 specification "Types" (pre-order numbering); what pyarrow's ORC 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -141,6 +142,12 @@ def arrow_type(hive_type: HiveType) -> pa.DataType:
             return pa.struct([pa.field(n, t) for n, t in zip(names, children, strict=True)])
         case _:
             raise BeyondArrow(f"values of type {hive_type} cannot be re-encoded")
+
+
+def without_unions(hive_type: HiveType) -> HiveType:
+    """`hive_type` with a struct for every union: the same columns in a file, and a type that Arrow can hold nulls of."""
+    kind = "struct" if hive_type.kind == "uniontype" else hive_type.kind
+    return replace(hive_type, kind=kind, children=tuple((name, without_unions(c)) for name, c in hive_type.children))
 
 
 def acid_arrow_schema(row_type: HiveType) -> pa.Schema:
