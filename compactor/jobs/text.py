@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 import pyarrow as pa
 
@@ -88,21 +89,20 @@ class _Frame:
 
     def visible(self, decoded: Iterator[bytes]) -> Iterator[bytes]:
         """The lines of a file that readers see; before the very first of them all, the lines that they skip."""
-        if self.is_empty:
-            yield from decoded
-            return
-        head: list[bytes] = []
+        head, rest = _without_head(decoded, self.header)
+        for piece in self._without_tail(rest) if self.footer else rest:
+            yield piece if self._headed else head + piece
+            self._headed = True
+
+    def _without_tail(self, rest: Iterator[bytes]) -> Iterator[bytes]:
         held: list[bytes] = []
         seen = False
-        for lines in _lines(decoded):
-            missing = self.header - len(head)
-            head += lines[:missing]
-            held += lines[missing:]
+        for lines in _lines(rest):
+            held += lines
             count = len(held) - self.footer
             if count > 0:
                 seen = True
-                yield b"".join([*([] if self._headed else head), *held[:count]])
-                self._headed = True
+                yield b"".join(held[:count])
                 held = held[count:]
         if seen:
             self.tail = held
@@ -131,12 +131,24 @@ class _Text:
         self.ended = chunk.endswith(b"\n")
 
 
+def _without_head(decoded: Iterator[bytes], count: int) -> tuple[bytes, Iterator[bytes]]:
+    """(The first `count` lines, the text after them); all of a text that has no more."""
+    text = b""
+    for chunk in decoded if count else ():
+        text += chunk
+        # A carriage return at the end of a chunk may be half of a line end.
+        found = list(islice(_LINE.finditer(text, 0, len(text) - text.endswith(b"\r")), count))
+        if len(found) == count:
+            rest = text[found[-1].end() :]
+            return text[: found[-1].end()], chain([rest] if rest else [], decoded)
+    return text, decoded
+
+
 def _lines(decoded: Iterator[bytes]) -> Iterator[list[bytes]]:
     """Lines with their ends, those of a chunk together; the very last one may have no end."""
     rest = b""
     for chunk in decoded:
         text = rest + chunk
-        # A carriage return at the end of a chunk may be half of a line end.
         lines = _LINE.findall(text, 0, len(text) - text.endswith(b"\r"))
         rest = text[sum(map(len, lines)) :]
         yield lines

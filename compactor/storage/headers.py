@@ -67,7 +67,8 @@ class ContainerReader:
         first = int.from_bytes(self.exactly(1), "big", signed=True)
         if first >= -112:
             return self.exactly(first)
-        return self.exactly(int.from_bytes(self.exactly(-112 - first if first >= -120 else 0), "big"))
+        # From -113 to -120: so many bytes follow; below, the length would be negative.
+        return self.exactly(int.from_bytes(self.exactly(-112 - first if first >= -120 else -1), "big"))
 
     def int32(self) -> int:
         return int.from_bytes(self.exactly(4), "big", signed=True)

@@ -214,6 +214,18 @@ def test_a_file_of_another_format_is_corrupt(tmp_path: Path, file_format: str, c
         facts_of(file_format, FS, f"{tmp_path}/f", TYPE, {})
 
 
+def test_long_names_in_a_header_are_read_to_their_end(tmp_path: Path) -> None:
+    def header(name: bytes, length: bytes) -> bytes:
+        return b"SEQ\x06" + length + name + b"\x01v" + bytes(2) + bytes(4) + bytes(16)
+
+    for file, name, length in (("0", b"k" * 300, b"\x8e\x01\x2c"), ("1", b"k" * 299 + b"j", b"\x8e\x01\x2c")):
+        (tmp_path / file).write_bytes(header(name, length))
+    assert template("sequencefile", tmp_path / "0") != template("sequencefile", tmp_path / "1")
+    (tmp_path / "0").write_bytes(header(b"k", b"\x87\x00"))
+    with pytest.raises(CorruptFile, match="length of -1"):
+        template("sequencefile", tmp_path / "0")
+
+
 def test_a_sequence_file_of_an_old_version_is_unsupported(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"SEQ\x04" + bytes(50))
     with pytest.raises(UnsupportedData, match="version 4"):

@@ -27,11 +27,11 @@ FS = ArrowFileSystem(pafs.LocalFileSystem())
 _MARK = b"\xef\xbb\xbf"
 
 
-def hadoop_blocks(codec: str) -> Callable[[bytes], bytes]:
-    """As Hadoop's BlockCompressorStream writes them, with chunks of 1000 bytes."""
+def hadoop_blocks(codec: str, size: int) -> Callable[[bytes], bytes]:
+    """As Hadoop's BlockCompressorStream writes them, in chunks of `size` bytes, which is also how they are read."""
 
     def compress(data: bytes) -> bytes:
-        chunks = [pa.Codec(codec).compress(data[i : i + 1000], asbytes=True) for i in range(0, len(data), 1000)]
+        chunks = [pa.Codec(codec).compress(data[i : i + size], asbytes=True) for i in range(0, len(data), size)]
         return struct.pack(">I", len(data)) + b"".join(struct.pack(">I", len(c)) + c for c in chunks)
 
     return compress
@@ -43,8 +43,8 @@ CODECS: dict[str, Callable[[bytes], bytes]] = {
     ".deflate": zlib.compress,
     ".bz2": bz2.compress,
     ".zst": lambda data: pa.Codec("zstd").compress(data, asbytes=True),
-    ".snappy": hadoop_blocks("snappy"),
-    ".lz4": hadoop_blocks("lz4_raw"),
+    ".snappy": hadoop_blocks("snappy", 3),
+    ".lz4": hadoop_blocks("lz4_raw", 1000),
 }
 
 
