@@ -21,7 +21,7 @@ from compactor.orc.encode import DEFAULT_STRIDE, EncodedStripe, encode, writer_t
 from compactor.orc.reader import OrcSource
 from compactor.orc.statistics import merge_file_statistics
 from compactor.orc.tail import ACID_STATS, ACID_VERSION, KEY_INDEX, MAGIC, OrcTail, stripe_length
-from compactor.orc.types import acid_type, arrow_type, to_orc
+from compactor.orc.types import acid_type, to_orc
 from compactor.storage.calendar import holds_dates, to_hybrid
 from compactor.storage.ranges import append_range
 
@@ -71,8 +71,8 @@ class Template:
     @classmethod
     def fresh(cls, file_type: HiveType, *, compression: int) -> Template:
         """For a file that takes nothing from another one: as pyarrow writes it, with our types."""
-        schema = pa.schema([pa.field(name, arrow_type(child)) for name, child in file_type.children])
-        own = cls.of(writer_tail(schema))
+        # What is asked of pyarrow's tail depends on no type; Arrow has none for a union.
+        own = cls.of(writer_tail(pa.schema([pa.field("any", pa.int32())])))
         return replace(own, types=_serialised(file_type), compression=compression, block_size=DEFAULT_BLOCK_SIZE)
 
     @property

@@ -244,6 +244,17 @@ def test_an_insert_among_deletes_is_corrupt(tmp_path: Path) -> None:
         run(tmp_path, [one], kind=ItemKind.DELETES)
 
 
+def test_delete_events_are_merged_where_arrow_has_no_type_for_the_rows(tmp_path: Path) -> None:
+    union = parse_type("struct<id:int,u:array<uniontype<int,struct<a:string>>>,v:string>")
+    files = [write_events(tmp_path / f"d{by}/b", [delete(RowId(1, _B0, 9 - by), by=by)]) for by in (2, 3)]
+    item = item_of(tmp_path, files, kind=ItemKind.DELETES, row_type=union)
+    (tmp_path / "out").mkdir()
+    assert isinstance(run_item(FS, str(tmp_path), item, union, ALL), ItemResult)
+    with source(tmp_path / item.output) as file:
+        assert file.tail.row_type == union
+        assert [file.keys(0).at(n) for n in range(2)] == [RowId(1, _B0, 6), RowId(1, _B0, 7)]
+
+
 @pytest.mark.usefixtures("small")
 def test_a_stripe_whose_statistics_count_nothing_is_not_copied(tmp_path: Path) -> None:
     """Hive's streaming ingest writes such stripes; a copy would make Hive drop delete events."""
