@@ -13,6 +13,7 @@ import pyarrow as pa
 from isal import isal_zlib
 
 from compactor.errors import CorruptFile, UnsupportedData
+from compactor.orc import lzo
 from compactor.orc import orc_proto_pb2 as pb
 
 DEFAULT_BLOCK_SIZE = 256 * 1024
@@ -103,6 +104,8 @@ def _inflate(kind: int, chunk: bytes, block_size: int) -> bytes:
                     return bytes(stream.read())
             case pb.LZ4:
                 return _lz4(chunk, block_size)
+            case pb.LZO:
+                return lzo.decompressed(chunk, block_size)
             case _:
                 raise UnsupportedData(f"ORC codec {pb.CompressionKind.Name(kind)} cannot be decoded here")
     except (zlib.error, pa.ArrowException, OSError) as error:

@@ -78,9 +78,14 @@ def test_a_block_that_does_not_shrink_is_stored() -> None:
     assert compress(pb.ZSTD, data, _BLOCK) == (100 << 1 | 1).to_bytes(3, "little") + data
 
 
-def test_a_codec_that_nobody_writes_any_more_is_unsupported() -> None:
-    with pytest.raises(UnsupportedData, match="LZO"):
-        decompress(pb.LZO, framed(b"abc"), _BLOCK)
+def test_a_codec_that_nobody_writes_is_unsupported() -> None:
+    with pytest.raises(UnsupportedData, match="BROTLI"):
+        decompress(pb.BROTLI, framed(b"abc"), _BLOCK)
+
+
+def test_lzo_is_only_read() -> None:
+    assert decompress(pb.LZO, framed(b"\x15abcd\x11\x00\x00"), _BLOCK) == b"abcd"
+    assert pb.LZO not in ENCODABLE
 
 
 def test_codecs_are_named_as_in_the_table_property() -> None:
