@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from compactor.errors import FormatError
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
+_DIGITS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 STRINGS = ("string", "varchar", "char")
 _ALIASES = {"integer": "int", "dec": "decimal", "numeric": "decimal", "real": "double"}
 _PRIMITIVES = frozenset(
@@ -82,15 +83,23 @@ def can_read_as(found: HiveType, wanted: HiveType) -> bool:
     """
     if found.kind == wanted.kind:
         return _same_kind(found, wanted)
-    if found.kind in INTEGERS and wanted.kind in INTEGERS:
-        return INTEGERS.index(found.kind) < INTEGERS.index(wanted.kind)
-    if found.kind in INTEGERS and wanted.kind == "string":
-        return True
-    if found.kind in ("tinyint", "smallint", "int") and wanted.kind == "double":
-        return True
+    if found.kind in INTEGERS:
+        return _holds_integers(found.kind, wanted)
     if found.kind in STRINGS:
         return wanted.kind == "string" or (wanted.kind == "varchar" and 0 < found.length <= wanted.length)
     return found.kind == "float" and wanted.kind == "double"
+
+
+def _holds_integers(found: str, wanted: HiveType) -> bool:
+    match wanted.kind:
+        case "string":
+            return True
+        case "double":
+            return found != "bigint"
+        case "decimal":
+            return wanted.precision - wanted.scale >= _DIGITS[found]
+        case kind:
+            return kind in INTEGERS and INTEGERS.index(found) < INTEGERS.index(kind)
 
 
 def _same_kind(found: HiveType, wanted: HiveType) -> bool:

@@ -100,6 +100,8 @@ def test_a_table_is_the_struct_of_its_columns() -> None:
     [
         ("tinyint", "bigint"),
         ("int", "double"),
+        ("int", "decimal(10,0)"),
+        ("bigint", "decimal(38,19)"),
         ("float", "double"),
         ("varchar(5)", "string"),
         ("varchar(5)", "varchar(9)"),
@@ -121,6 +123,7 @@ def test_a_wider_type_may_be_read(found: str, wanted: str) -> None:
     [
         ("bigint", "int"),
         ("bigint", "double"),
+        ("int", "decimal(11,2)"),
         ("double", "float"),
         ("double", "string"),
         ("string", "int"),
