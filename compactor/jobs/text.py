@@ -127,8 +127,9 @@ class _Text:
             yield chunk
 
     def saw(self, chunk: bytes) -> None:
+        # A mark alone is no line that would need an end.
+        self.ended = chunk.endswith(b"\n") or (chunk == _MARK and not self.started)
         self.started = True
-        self.ended = chunk.endswith(b"\n")
 
 
 def _without_head(decoded: Iterator[bytes], count: int) -> tuple[bytes, Iterator[bytes]]:

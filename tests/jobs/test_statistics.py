@@ -31,6 +31,7 @@ from compactor.jobs.stretches import OnSpark
 from compactor.orc.rewrite import ItemResult
 from tests.fixtures.hive_tables import EXPECTED, HiveTable, all_txns, hive_table, unpack
 from tests.inline_each import inline
+from tests.inline_rebalance import no_jvm
 from tests.jobs.compacted import direct_results
 from tests.orc.acid_files import delete, insert, source, write_events
 
@@ -301,7 +302,7 @@ def test_a_rebalanced_table_is_its_new_base(location: Path) -> None:
     surveyed = survey(target, snapshot)
     made = plan_rebalance(target, surveyed, snapshot, buckets=2, order_by=None, txn_id=50)
     assert isinstance(made, RebalancePlan)
-    results = rebalance(made, lambda tasks: list(run_tasks(tasks)), lambda *_: [], lambda *_: None)
+    results = rebalance(made, lambda tasks: list(run_tasks(tasks)), lambda *_: [], no_jvm, lambda *_: None)
     files = current_files(made, results, surveyed.state, surveyed.listing)
     found = gather(files, columns=columns, wanted=["id"])
     assert (found.files, found.rows, found.exact) == (2, 5, True)

@@ -81,6 +81,8 @@ def test_a_missing_line_end_glues_no_lines_together(tmp_path: Path, suffix: str)
 def test_only_the_first_byte_order_mark_stays(tmp_path: Path, suffix: str) -> None:
     _, text = join(tmp_path, [_MARK + b"a", _MARK + b"b\n", _MARK, b"c"], suffix)
     assert text == _MARK + b"a\nb\nc"
+    _, text = join(tmp_path, [_MARK, b"a"], suffix)
+    assert text == _MARK + b"a"
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".snappy", ".lz4"])
