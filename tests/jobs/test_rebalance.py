@@ -21,7 +21,7 @@ from compactor.acid.rebalance import RebalancePlan, shares
 from compactor.acid.records import Event, Operation, RowId, merge
 from compactor.acid.schema import struct_of
 from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
-from compactor.errors import CorruptFile, JobError, UsageError, VerificationError
+from compactor.errors import BeyondArrow, CorruptFile, JobError, UsageError, VerificationError
 from compactor.jobs.planner import CompactionTarget, survey
 from compactor.jobs.rebalance import Place, plan_rebalance, rebalance, run_rebalance, run_tasks, verify_rebalance
 from compactor.jobs.session import SparkSessions
@@ -379,6 +379,13 @@ def a_row_of_every_type(n: int) -> Row:
         [(f"k{n}", [day, None]), ("empty", [])],
         {"a": n, "b": {"c": str(n), "d": [Decimal("1.50"), None]}},
     )
+
+
+def test_unions_are_left_to_the_jvm(tmp_path: Path) -> None:
+    union = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2], pa.int32()), pa.array(["a", "b"])])
+    write_plain(tmp_path / "t/000000_0", pa.table({"u": union}))
+    with OrcSource(FS, f"{tmp_path}/t/000000_0") as file, pytest.raises(BeyondArrow, match="uniontype"):
+        tasks.live_rows(file, 0, file.tail.row_type, None)
 
 
 def typed_file(path: Path, write_id: int, rows: Sequence[Row]) -> list[RowId]:
