@@ -45,10 +45,6 @@ def run_avro_item(fs: FileSystem, root: str, item: PlanItem) -> ItemResult:
         size=size,
         rows_in=rows,
         rows_out=rows,
-        rows_deleted=0,
-        rows_invalid=0,
-        stripes_copied=0,
-        stripes_encoded=0,
         bytes_copied=size,
         bytes_encoded=0,
     )

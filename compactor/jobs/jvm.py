@@ -170,10 +170,6 @@ def _join_result(item: PlanItem, *, rows: int, size: int) -> ItemResult:
         size=size,
         rows_in=rows,
         rows_out=rows,
-        rows_deleted=0,
-        rows_invalid=0,
-        stripes_copied=0,
-        stripes_encoded=0,
         bytes_copied=size,
         bytes_encoded=0,
     )

@@ -168,8 +168,6 @@ def _result(item: PlanItem, size: int, join: _Join | None) -> ItemResult:
         size=size,
         rows_in=join.rows_in if join is not None else 0,
         rows_out=join.rows_out if join is not None else 0,
-        rows_deleted=0,
-        rows_invalid=0,
         stripes_copied=join.copied if join is not None else 0,
         stripes_encoded=join.encoded if join is not None else 0,
         bytes_copied=copied,

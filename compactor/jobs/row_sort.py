@@ -35,6 +35,7 @@ from compactor.acid.schema import HiveType
 from compactor.acid.sources import SourceFile
 from compactor.errors import CompactorError
 from compactor.jobs.execution import Failure
+from compactor.jobs.spark_types import spark_type
 from compactor.orc.reader import OrcSource
 from compactor.orc.rebalance import live_rows, output_template, unpack, write_sorted
 from compactor.orc.types import arrow_type
@@ -49,14 +50,6 @@ _PARTITION_BYTES = 64 << 20
 _ROW = "row"
 _ROW_ID = ("write_id", "bucket", "row_id")
 _SPARK: dict[str, types.DataType] = {
-    "boolean": types.BooleanType(),
-    "tinyint": types.ByteType(),
-    "smallint": types.ShortType(),
-    "int": types.IntegerType(),
-    "bigint": types.LongType(),
-    "float": types.FloatType(),
-    "double": types.DoubleType(),
-    "binary": types.BinaryType(),
     "date": types.IntegerType(),
     "timestamp": types.LongType(),
     "timestamp with local time zone": types.LongType(),
@@ -103,9 +96,9 @@ def remove_parts(fs: FileSystem, directory: str) -> None:
 def _source(plan: RebalancePlan, tasks: Sequence[Sequence[tuple[SourceFile, Place, bytes | None]]]) -> type[DataSource]:
     kinds = [plan.row_type.children[plan.columns.index(key.column)][1] for key in plan.order_by]
     spark_schema = types.StructType(
-        [types.StructField(_key(at), _spark_type(kind)) for at, kind in enumerate(kinds)]
+        [types.StructField(_key(at), spark_type(kind, _SPARK)) for at, kind in enumerate(kinds)]
         + [types.StructField(name, types.LongType()) for name in _ROW_ID]
-        + [types.StructField(_ROW, _spark_type(plan.row_type))]
+        + [types.StructField(_ROW, spark_type(plan.row_type, _SPARK))]
     )
 
     class Reader(DataSourceReader):
@@ -194,24 +187,6 @@ def _carrier(kind: HiveType) -> pa.DataType:
             return pa.struct([pa.field(n, t) for (n, _), t in zip(kind.children, children, strict=True)])
         case _:
             return _CARRIED.get(kind.kind) or arrow_type(kind)
-
-
-def _spark_type(kind: HiveType) -> types.DataType:
-    """Spark's name of the `_carrier` type."""
-    children = [_spark_type(child) for _, child in kind.children]
-    match kind.kind:
-        case "decimal":
-            return types.DecimalType(kind.precision, kind.scale)
-        case "array":
-            return types.ArrayType(children[0])
-        case "map":
-            return types.MapType(children[0], children[1])
-        case "struct":
-            return types.StructType(
-                [types.StructField(n, t) for (n, _), t in zip(kind.children, children, strict=True)]
-            )
-        case _:
-            return _SPARK.get(kind.kind, types.StringType())
 
 
 def _direction(column: Column, key: SortKey) -> Column:

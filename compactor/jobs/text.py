@@ -65,10 +65,6 @@ def run_text_item(fs: FileSystem, root: str, item: PlanItem) -> ItemResult:
         size=size,
         rows_in=rows,
         rows_out=rows,
-        rows_deleted=0,
-        rows_invalid=0,
-        stripes_copied=0,
-        stripes_encoded=0,
         bytes_copied=copied,
         bytes_encoded=size - copied,
     )

@@ -68,10 +68,10 @@ class ItemResult:
     size: int
     rows_in: int
     rows_out: int
-    rows_deleted: int
-    rows_invalid: int
-    stripes_copied: int
-    stripes_encoded: int
+    rows_deleted: int = 0
+    rows_invalid: int = 0
+    stripes_copied: int = 0
+    stripes_encoded: int = 0
     bytes_copied: int
     bytes_encoded: int
 

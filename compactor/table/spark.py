@@ -28,8 +28,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.functions import arrow_udf
 
 from compactor.acid.layout import MAX_BUCKETS, DeltaKind, delta_name
-from compactor.acid.schema import HiveType
 from compactor.errors import JobError, UsageError
+from compactor.jobs.spark_types import spark_type
 from compactor.metastore.catalog import Table, TableName
 from compactor.metastore.components import Operation
 from compactor.metastore.locks import LockType
@@ -66,7 +66,7 @@ def read_dataframe(
     tasks = snapshot.tasks(table, partitions=partitions)
     schema = snapshot.schema(table, columns=columns, with_row_ids=with_row_ids)
     kinds = {**ROW_ID_TYPES, **snapshot.column_types(table)}
-    spark_schema = types.StructType([types.StructField(name, _spark_type(kinds[name])) for name in schema.names])
+    spark_schema = types.StructType([types.StructField(name, spark_type(kinds[name])) for name in schema.names])
     source = _snapshot_source(tasks, schema, spark_schema, snapshot.filesystem_of, with_row_ids)
     with _reading:
         spark.dataSource.register(source)
@@ -218,38 +218,6 @@ def _check_columns(frame: DataFrame, names: Sequence[str], table: Table) -> None
             f"the frame has the columns {', '.join(given)}",
             hint=f"an insert into {table.name} needs {', '.join(names)}",
         )
-
-
-_PLAIN: dict[str, types.DataType] = {
-    "boolean": types.BooleanType(),
-    "tinyint": types.ByteType(),
-    "smallint": types.ShortType(),
-    "int": types.IntegerType(),
-    "bigint": types.LongType(),
-    "float": types.FloatType(),
-    "double": types.DoubleType(),
-    "binary": types.BinaryType(),
-    "date": types.DateType(),
-    # Hive's timestamp is a reading of a clock on the wall, without a zone.
-    "timestamp": types.TimestampNTZType(),
-    "timestamp with local time zone": types.TimestampType(),
-}
-
-
-def _spark_type(kind: HiveType) -> types.DataType:
-    children = [_spark_type(child) for _, child in kind.children]
-    match kind.kind:
-        case "decimal":
-            return types.DecimalType(kind.precision, kind.scale)
-        case "array":
-            return types.ArrayType(children[0])
-        case "map":
-            return types.MapType(children[0], children[1])
-        case "struct":
-            names = [name for name, _ in kind.children]
-            return types.StructType([types.StructField(n, t) for n, t in zip(names, children, strict=True)])
-        case _:
-            return _PLAIN.get(kind.kind, types.StringType())
 
 
 def _spark_arrow(kind: pa.DataType) -> pa.DataType:
