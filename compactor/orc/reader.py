@@ -146,9 +146,11 @@ class OrcSource:
         """The table's columns of a stripe as a struct of type `wanted`, dates in the proleptic calendar.
 
         keep: which rows, None for all. The columns of a large stripe are decoded and filtered one after the other,
-        because the decoder needs several times the memory of what it returns. Raises BeyondArrow for values that
-        pyarrow cannot hold, UnsupportedData for conversions that would lose some.
+        because the decoder needs several times the memory of what it returns. Raises BeyondArrow for unions and for values
+        that pyarrow cannot hold, UnsupportedData for conversions that would lose some.
         """
+        # pyarrow's reader knows unions, but nothing that its rows go through does.
+        arrow_type(wanted)
         found = self.tail.row_type
         if not can_read_as(found, wanted):
             raise UnsupportedData(f"{self.path}: columns of type {found} cannot be rewritten as {wanted}")

@@ -37,7 +37,7 @@ from compactor.orc.reader import BoolArray, Keys, OrcSource
 from compactor.orc.renumber import renumbered
 from compactor.orc.rewrite import ENCODE_BYTES, ItemResult
 from compactor.orc.tail import ACID_COLUMNS
-from compactor.orc.types import acid_type, arrow_type
+from compactor.orc.types import acid_type
 from compactor.storage.filesystem import FileSystem
 
 HELD_BYTES = 192 << 20
@@ -246,9 +246,7 @@ def write_sorted(fs: FileSystem, path: str, batches: Iterable[pa.RecordBatch], t
 
 
 def live_rows(source: OrcSource, stripe: int, row_type: HiveType, mask: bytes | None) -> pa.StructArray:
-    """The table's columns of a stripe's live rows; BeyondArrow for a union. mask: None when all are."""
-    # pyarrow reads unions, but nothing that comes after it does.
-    arrow_type(row_type)
+    """The table's columns of a stripe's live rows. mask: None when all are."""
     rows = source.rows(stripe, row_type)
     return rows if mask is None else rows.filter(pa.array(unpack(mask, len(rows))))
 

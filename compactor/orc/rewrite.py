@@ -252,7 +252,6 @@ class _Rewrite:
         if self._pending.would_overflow(int(np.count_nonzero(keep))):
             self._flush()
         try:
-            arrow_type(self._row_type)
             rows = stripe.source.rows(stripe.at, self._row_type, keep)
         except BeyondArrow:
             self._flush()
