@@ -395,14 +395,8 @@ class _Writers:
 
 @st.composite
 def acid_tables(draw: st.DrawFn) -> AcidTable:
-    """Tables with at least one delta, written with one or two styles and up to three schemas."""
-    history = draw(schemas())
-    writers = _Writers(
-        draw=draw,
-        rng=random.Random(draw(st.integers(0, 1 << 32))),
-        history=history,
-        styles=draw(st.lists(styles(), min_size=1, max_size=2)),
-    )
+    """Full-ACID tables with some deltas, written with one or two styles and up to three schemas."""
+    writers = draw(_writers())
     below = draw(st.sampled_from([None, writers.originals, writers.base]))
     if below is not None:
         below()
@@ -411,10 +405,35 @@ def acid_tables(draw: st.DrawFn) -> AcidTable:
     for write in draw(st.lists(st.sampled_from(kinds), min_size=2, max_size=5)):
         write()
     writers.insert()
+    return draw(_snapshot_of(writers, compacted_below))
+
+
+@st.composite
+def insert_only_tables(draw: st.DrawFn) -> AcidTable:
+    """Tables with several deltas of one or two files each."""
+    writers = draw(_writers())
+    for _ in range(draw(st.integers(2, 5))):
+        writers.load()
+    return draw(_snapshot_of(writers, 0))
+
+
+@st.composite
+def _writers(draw: st.DrawFn) -> _Writers:
+    return _Writers(
+        draw=draw,
+        rng=random.Random(draw(st.integers(0, 1 << 32))),
+        history=draw(schemas()),
+        styles=draw(st.lists(styles(), min_size=1, max_size=2)),
+    )
+
+
+@st.composite
+def _snapshot_of(draw: st.DrawFn, writers: _Writers, compacted_below: int) -> AcidTable:
+    """Some of the writers above `compacted_below` were aborted."""
     later = range(compacted_below + 1, writers.write_id + 1)
     aborted = draw(st.frozensets(st.sampled_from(later), max_size=2))
     return AcidTable(
-        columns=history[-1],
+        columns=writers.history[-1],
         files=tuple(writers.files),
         write_ids=ValidWriteIdList(table="d.t", high_water=writers.write_id, aborted=aborted),
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
+from hypothesis.strategies import SearchStrategy
 from pyarrow import orc
 
 from compactor.acid.directory import Snapshot
@@ -26,18 +27,27 @@ from compactor.jobs.planner import CompactionTarget, plan, survey
 from compactor.jobs.verify import verify_output
 from tests.jobs.compacted import direct_results
 from tests.orc.acid_files import insert, read_events, source
-from tests.properties.strategies import AcidTable, File, Row, Style, acid_tables, read_as, write_file
+from tests.properties.strategies import (
+    AcidTable,
+    File,
+    Row,
+    Style,
+    acid_tables,
+    insert_only_tables,
+    read_as,
+    write_file,
+)
 
 Rows = list[tuple[RowId, Row]]
 Check = Callable[[AcidTable, Path], None]
-EXAMPLES = [pytest.param(6, id="a few"), pytest.param(100, id="many", marks=pytest.mark.slow)]
+EXAMPLES = [pytest.param(5, id="a few"), pytest.param(100, id="many", marks=pytest.mark.slow)]
 PLAIN = Style(codec=1, stripe_rows=2, block=1 << 16, large=False, foreign=False)
 
 
-def explore(examples: int, check: Check) -> None:
-    """Hold `examples` random tables, each in a place of its own, against `check`."""
+def explore(examples: int, check: Check, tables: SearchStrategy[AcidTable] | None = None) -> None:
+    """Hold `examples` random tables (full-ACID ones by default), each in a place of its own, against `check`."""
 
-    @given(table=acid_tables())
+    @given(table=acid_tables() if tables is None else tables)
     @settings(max_examples=examples)
     def explored(table: AcidTable) -> None:
         with tempfile.TemporaryDirectory() as place:
@@ -48,7 +58,14 @@ def explore(examples: int, check: Check) -> None:
 
 
 def planned(
-    table: AcidTable, root: Path, depth: Depth, *, txn_id: int = 50, max_num_delta: int = 500, seen: int = 99
+    table: AcidTable,
+    root: Path,
+    depth: Depth,
+    *,
+    txn_id: int = 50,
+    max_num_delta: int = 500,
+    seen: int = 99,
+    full_acid: bool = True,
 ) -> CompactionPlan | None:
     """None when there is nothing to gain. seen: transactions above it have not committed."""
     target = CompactionTarget(
@@ -56,7 +73,7 @@ def planned(
         location=f"file:{root}",
         columns=table.columns,
         input_format="org.apache.hadoop.hive.ql.io.orc.OrcInputFormat",
-        full_acid=True,
+        full_acid=full_acid,
         bucketed=False,
         max_num_delta=max_num_delta,
     )
@@ -215,3 +232,24 @@ def test_copied_encoded_and_parted_outputs_are_equal_tables(examples: int) -> No
                 assert found.equals(expected)
 
     explore(examples, check)
+
+
+@pytest.mark.parametrize("examples", EXAMPLES)
+def test_an_insert_only_compaction_has_the_valid_rows_in_order(examples: int) -> None:
+    def check(table: AcidTable, root: Path) -> None:
+        wanted = struct_of(table.columns)
+        expected = [e.row for e in table.events() if table.write_ids.is_valid(e.current_write_id)]
+        for txn_id, max_num_delta in ((50, 500), (51, 1)):
+            made = planned(
+                table, root, Depth.MAJOR, txn_id=txn_id, seen=49, max_num_delta=max_num_delta, full_acid=False
+            )
+            if made is None:
+                return
+            carried_out(made)
+            (item,) = made.items
+            with source(root / item.output) as file:
+                found = file.tail.row_type
+            rows = orc.ORCFile(str(root / item.output)).read().to_pylist()
+            assert [read_as(tuple(row.values()), found, wanted) for row in rows] == expected
+
+    explore(examples, check, insert_only_tables())
