@@ -300,7 +300,7 @@ class _Writers:
             self._file(f"base_{ids[-1]:07d}_v0000003/bucket_{bucket:05d}", rows)
 
     def insert(self) -> None:
-        """One transaction with one or two statements, of which one is a UNION ALL."""
+        """One transaction with one or two statements."""
         write_id = self.begin()
         for statement in range(self.draw(st.integers(1, 2))):
             folder = f"delta_{write_id:07d}_{write_id:07d}_{statement:04d}"
