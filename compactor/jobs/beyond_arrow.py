@@ -34,6 +34,7 @@ def jvm_task(fs: FileSystem, root: str, plan: RebalancePlan, task: BucketTask) -
         block_size=template.block_size,
         stride=template.stride,
         proleptic=template.proleptic,
+        blooms=tuple(column for column, _ in template.blooms),
         stripes=tuple(_stripes(plan, task)),
     )
 

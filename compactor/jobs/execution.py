@@ -235,6 +235,7 @@ def jvm_task(task: Task, template: Template, piece: NeedsJvm) -> JvmOrcTask:
         block_size=template.block_size,
         stride=template.stride,
         proleptic=template.proleptic,
+        blooms=tuple(column for column, _ in template.blooms),
         stripes=tuple(
             JvmStripe(path=f"{location}/{s.path}", stripe=s.stripe, keep=s.keep, synthetic=s.synthetic)
             for s in piece.stripes

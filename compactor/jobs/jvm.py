@@ -56,7 +56,8 @@ class JvmOrcTask:
     """An ORC file to write. output: like JvmStripe.path. row_type: the table's columns. acid: the file has ACID columns.
 
     compression: CompressionKind. block_size: bytes of a compression chunk. stride: rows of an index entry, 0 means
-    10,000. proleptic: calendar of its dates and timestamps.
+    10,000. proleptic: calendar of its dates and timestamps. blooms: columns, numbered as in the file's types, that get
+    bloom filters.
     """
 
     output: str
@@ -67,6 +68,7 @@ class JvmOrcTask:
     stride: int
     proleptic: bool
     stripes: tuple[JvmStripe, ...]
+    blooms: tuple[int, ...] = ()
 
 
 def rewrite_orc(sessions: SparkSessions, tasks: Sequence[JvmOrcTask]) -> list[int | CompactorError]:
@@ -143,6 +145,7 @@ def _orc_spec(task: JvmOrcTask) -> dict[str, object]:
         "block_size": task.block_size,
         "stride": task.stride,
         "proleptic": task.proleptic,
+        "blooms": list(task.blooms),
         "stripes": [
             {
                 "path": hadoop_path(stripe.path),

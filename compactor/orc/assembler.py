@@ -30,7 +30,7 @@ from compactor.storage.ranges import append_range
 class Template:
     """What all stripes of a file have in common, taken from a source's tail or from pyarrow's own.
 
-    types: serialised type list. The other fields are those of postscript and footer.
+    types: serialised type list. blooms: as in `OrcTail`. The other fields are those of postscript and footer.
     """
 
     types: tuple[bytes, ...]
@@ -41,6 +41,7 @@ class Template:
     stride: int
     calendar: int
     encrypted: bool
+    blooms: tuple[tuple[int, int], ...]
     block_size: int = field(compare=False)
     software: str = field(compare=False)
 
@@ -56,6 +57,7 @@ class Template:
             stride=footer.row_index_stride,
             calendar=footer.calendar,
             encrypted=footer.HasField("encryption"),
+            blooms=tail.blooms,
             block_size=tail.block_size,
             software=footer.software_version,
         )
@@ -63,7 +65,11 @@ class Template:
     @classmethod
     def like(cls, tail: OrcTail, file_type: HiveType) -> Template:
         """As `of`, for a file of `file_type` that we can encode stripes for."""
-        template = replace(cls.of(tail), types=_serialised(file_type), encrypted=False)
+        found = cls.of(tail)
+        types = _serialised(file_type)
+        # We write the newer kind only. Columns of other types are not those that the filters are of.
+        blooms = sorted({(column, pb.Stream.BLOOM_FILTER_UTF8) for column, _ in found.blooms if types == found.types})
+        template = replace(found, types=types, encrypted=False, blooms=tuple(blooms))
         if template.compression not in ENCODABLE:
             template = replace(template, compression=pb.ZLIB)
         return template if template.stride else replace(template, stride=DEFAULT_STRIDE)
@@ -83,8 +89,10 @@ class Template:
     def accepts(self, tail: OrcTail) -> bool:
         """May raw stripes of a file with this tail stand in a file of this template?
 
-        Block size, time zone, bloom filters and encodings may differ: they are per stripe. A row-index stride of
-        0 never fits: such files have no indexes and statistics of 0, which Hive would trust.
+        Block size, time zone and encodings may differ: they are per stripe. Bloom filters are too, but orc-core asks
+        those of the stripe before about a stripe that has none (`StripePlanner`, before that `RecordReaderImpl`), and
+        so may lose rows. A row-index stride of 0 never fits: such files have no indexes and statistics of 0, which
+        Hive would trust.
         """
         return not self.encrypted and self.stride > 0 and Template.of(tail) == self
 
@@ -148,6 +156,7 @@ class FileAssembler:
             compression=self._template.compression,
             block_size=self._template.block_size,
             stride=self._template.stride,
+            blooms=[column for column, _ in self._template.blooms],
         )
         self._place(stripe, last_key)
         self.stripes_encoded += 1

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +26,18 @@ from compactor.orc.compression import Blocks, compress, in_blocks
 from compactor.orc.nulls import hide_in_nulls
 from compactor.orc.positions import moved, recorded
 from compactor.orc.statistics import complete
-from compactor.orc.tail import OrcTail, read_tail
+from compactor.orc.tail import BLOOM_FILTERS, OrcTail, read_tail
 
 _Key = tuple[int, int]
 """Of a stream: its column and its Stream.Kind."""
 DEFAULT_STRIDE = 10_000
 _DICTIONARY_THRESHOLD = 0.8
 """Build a dictionary when at most this share of a column's values is distinct; pyarrow's default is never."""
+
+_BLOOM_FPP = 0.01
+"""Share of values that a bloom filter takes for present although they are not: orc.bloom.filter.fpp's default."""
+_INDEXES = (pb.Stream.ROW_INDEX, *BLOOM_FILTERS)
+"""Kinds of streams in a stripe's index area."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,14 +52,17 @@ class EncodedStripe:
     content: Sequence[bytes]
 
 
-def encode(table: pa.Table, *, compression: int, block_size: int, stride: int = DEFAULT_STRIDE) -> EncodedStripe:
+def encode(
+    table: pa.Table, *, compression: int, block_size: int, stride: int = DEFAULT_STRIDE, blooms: Collection[int] = ()
+) -> EncodedStripe:
     """`table`, which has rows, as one stripe.
 
     compression: CompressionKind, one of `compression.ENCODABLE`. block_size: bytes of a block before compression.
+    blooms: columns, numbered as in the file's types, that get bloom filters.
     Memory beside the table: twice the stripe without compression, and less than that once it is compressed.
     """
     _release()
-    plain = _laid_out(table, stride)
+    plain = _laid_out(table, stride, blooms)
     _release()
     tail = read_tail(plain, "<encoded in memory>")
     (information,) = tail.footer.stripes
@@ -71,7 +79,7 @@ def encode(table: pa.Table, *, compression: int, block_size: int, stride: int = 
     on_disk: Counter[int] = Counter()
     for stream in footer.streams:
         stream.length = len(streams[stream.column, stream.kind])
-        if stream.kind != pb.Stream.ROW_INDEX:
+        if stream.kind not in _INDEXES:
             on_disk[stream.column] += stream.length
     packed_footer = compress(compression, footer.SerializeToString(), block_size)
     statistics = tail.metadata.stripe_stats[0]
@@ -84,14 +92,14 @@ def encode(table: pa.Table, *, compression: int, block_size: int, stride: int = 
             number_of_rows=information.number_of_rows,
         ),
         statistics=statistics,
-        content=[*streams.values(), packed_footer],
+        content=[*(streams[stream.column, stream.kind] for stream in footer.streams), packed_footer],
     )
 
 
 def _compressed(
     raw: Iterable[tuple[_Key, bytes]], kinds: Sequence[int], footer: pb.StripeFooter, compression: int, block_size: int
 ) -> dict[_Key, bytes]:
-    """The streams in blocks of the codec, with row indexes to match, in their order: the indexes come first.
+    """The streams in blocks of the codec, with row indexes to match.
 
     raw: every stream, one at a time. kinds: Type.Kind of every column.
     """
@@ -112,10 +120,10 @@ def _compressed(
 
 def writer_tail(schema: pa.Schema) -> OrcTail:
     """The tail that pyarrow's writer gives an uncompressed file of `schema` without rows."""
-    return read_tail(_laid_out(schema.empty_table(), DEFAULT_STRIDE), "<empty>")
+    return read_tail(_laid_out(schema.empty_table(), DEFAULT_STRIDE, ()), "<empty>")
 
 
-def _laid_out(table: pa.Table, stride: int) -> _Spool:
+def _laid_out(table: pa.Table, stride: int, blooms: Collection[int]) -> _Spool:
     """`table` as an ORC file of at most one stripe, not compressed."""
     spool = _Spool()
     writer = orc.ORCWriter(
@@ -125,6 +133,8 @@ def _laid_out(table: pa.Table, stride: int) -> _Spool:
         row_index_stride=stride,
         batch_size=8192,
         dictionary_key_size_threshold=_DICTIONARY_THRESHOLD,
+        bloom_filter_columns=sorted(blooms),
+        bloom_filter_fpp=_BLOOM_FPP,
     )
     writer.write(hide_in_nulls(table))
     writer.close()

@@ -5,7 +5,7 @@ Source: ORC v1 specification, "File Tail"; Hive `OrcRecordUpdater` (hive.acid.* 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
@@ -14,7 +14,7 @@ from compactor.acid.records import RowId
 from compactor.acid.schema import HiveType
 from compactor.errors import CorruptFile
 from compactor.orc import orc_proto_pb2 as pb
-from compactor.orc.compression import DEFAULT_BLOCK_SIZE, decompress
+from compactor.orc.compression import DEFAULT_BLOCK_SIZE, ENCODABLE, decompress
 from compactor.orc.types import from_orc
 
 MAGIC = b"ORC"
@@ -22,6 +22,7 @@ KEY_INDEX = "hive.acid.key.index"
 ACID_STATS = "hive.acid.stats"
 ACID_VERSION = "hive.acid.version"
 ACID_COLUMNS = ("operation", "originalTransaction", "bucket", "rowId", "currentTransaction", "row")
+BLOOM_FILTERS = (pb.Stream.BLOOM_FILTER, pb.Stream.BLOOM_FILTER_UTF8)
 _FIRST_READ = 16 * 1024
 
 
@@ -35,13 +36,17 @@ class Readable(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OrcTail:
-    """A parsed tail. path: for messages. size: bytes of the file."""
+    """A parsed tail. path: for messages. size: bytes of the file.
+
+    blooms: (column, Stream.Kind) of the bloom filters in the first stripe, which stands for all that its writer wrote.
+    """
 
     path: str
     size: int
     postscript: pb.PostScript
     footer: pb.Footer
     metadata: pb.Metadata
+    blooms: tuple[tuple[int, int], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -114,7 +119,22 @@ def read_tail(source: Readable, path: str) -> OrcTail:
         raise CorruptFile(f"{path}: the ORC footer is damaged: {error}") from error
     tail = OrcTail(path=path, size=size, postscript=postscript, footer=footer, metadata=metadata)
     _check(tail)
-    return tail
+    return replace(tail, blooms=_blooms(source, tail))
+
+
+def _blooms(source: Readable, tail: OrcTail) -> tuple[tuple[int, int], ...]:
+    if not tail.footer.stripes or not tail.footer.stripes[0].index_length:
+        return ()
+    if tail.postscript.compression not in ENCODABLE:
+        # Its stripes cannot stand in a file of ours, so nobody asks.
+        return ()
+    first = tail.footer.stripes[0]
+    raw = bytes(source.read_at(first.footer_length, first.offset + first.index_length + first.data_length))
+    try:
+        footer = pb.StripeFooter.FromString(decompress(tail.postscript.compression, raw, tail.block_size))
+    except DecodeError as error:
+        raise CorruptFile(f"{tail.path}: the footer of the first stripe is damaged: {error}") from error
+    return tuple(sorted((s.column, s.kind) for s in footer.streams if s.kind in BLOOM_FILTERS))
 
 
 def _check(tail: OrcTail) -> None:

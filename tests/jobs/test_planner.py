@@ -24,6 +24,7 @@ from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.assembler import AcidStats, FileAssembler, acid_template
 from compactor.orc.delete_facts import MARK_EVENTS, hits, marks
 from compactor.orc.facts import orc_facts
+from compactor.orc.reader import OrcSource
 from compactor.orc.types import acid_arrow_schema
 from compactor.storage.readahead import read_ahead
 from tests.orc.acid_files import FS, ROW, delete, insert, write_events, write_plain
@@ -91,13 +92,15 @@ def test_deletes_of_one_bucket_do_not_touch_another(tmp_path: Path) -> None:
 
 
 def test_a_minor_compaction_reads_no_delete_keys(tmp_path: Path) -> None:
-    """A delete file is opened for its tail alone: its stripes may be anything."""
+    """A delete file is opened for its tail and a stripe's footer: its rows may be anything."""
     write_events(tmp_path / "delta_1_1_0000" / "bucket_00000_0", rows(1, 10))
     write_events(tmp_path / "delta_3_3_0000" / "bucket_00000_0", rows(3, 10))
     path = tmp_path / "delete_delta_2_2_0000" / "bucket_00000_0"
     write_events(path, [delete(RowId(1, _B0, i), by=2) for i in range(5)])
     content = bytearray(path.read_bytes())
-    end = orc_facts(FS, str(path)).stripes[0].size
+    with OrcSource(FS, str(path)) as source:
+        stripe = source.tail.footer.stripes[0]
+    end = stripe.index_length + stripe.data_length
     content[3 : 3 + end] = b"\xff" * end
     path.write_bytes(content)
     assert uses(made(target(tmp_path), Depth.MINOR)) == [(0, 0, _COALESCE), (1, 0, _COALESCE)]

@@ -194,10 +194,7 @@ def test_bloom_filters_of_copied_stripes_are_kept_and_used(
     assert search.search(path, "equals", "name", "STRING", "name 00010100x") == {}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="orc-core asks the bloom filters of the stripe before about a stripe that has none"
-)
-def test_stripes_without_bloom_filters_are_found_after_stripes_that_have_some(
+def test_encoded_stripes_have_the_bloom_filters_of_the_copied_ones_before_them(
     sessions: SparkSessions, search: OrcSearch, tmp_path: Path
 ) -> None:
     found = hive_table(tmp_path / "t", search, "ZLIB", MIXED, ["id", "name"])

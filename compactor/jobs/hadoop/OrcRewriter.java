@@ -29,7 +29,7 @@ import org.apache.spark.util.SerializableConfiguration;
  * The surviving rows of some ORC stripes, in order, as one ORC file: what pyarrow cannot read or write.
  *
  * <p>Spec: output, schema (of the file written), acid (does it have the ACID columns), compression, block_size, stride,
- * proleptic, stripes: [path, stripe, keep (base64 of the zlib-compressed bits of the surviving rows, first row in the
+ * proleptic, blooms (columns by number), stripes: [path, stripe, keep (base64 of the zlib-compressed bits of the surviving rows, first row in the
  * highest bit), synthetic: null or write_id, bucket, first_row_id (of the file)]. Answer: rows.
  *
  * <p>Batches of the reader go to the writer as they are, with a selection: values are never touched, so every
@@ -92,6 +92,15 @@ public class OrcRewriter extends Task {
     }
   }
 
+  /** Columns by number as the options want them: names from the root, with commas in between. */
+  private static String names(TypeDescription schema, JsonNode columns) {
+    StringBuilder names = new StringBuilder();
+    for (int i = 0; i < columns.size(); ++i) {
+      names.append(i == 0 ? "" : ",").append(schema.findSubtype(columns.get(i).asInt()).getFullFieldName());
+    }
+    return names.toString();
+  }
+
   private Writer open(JsonNode spec, FileSystem fs, Path written, TypeDescription schema) throws Failure {
     int stride = spec.get("stride").asInt();
     OrcFile.WriterOptions options = OrcFile.writerOptions(configuration())
@@ -107,6 +116,7 @@ public class OrcRewriter extends Task {
         .useUTCTimestamp(true)
         .setProlepticGregorian(spec.get("proleptic").asBoolean());
     try {
+      options.bloomFilterColumns(names(schema, spec.get("blooms")));
       return OrcFile.createWriter(written, options);
     } catch (IOException error) {
       throw writing(written, error);
