@@ -96,7 +96,8 @@ public class OrcRewriter extends Task {
   private static String names(TypeDescription schema, JsonNode columns) {
     StringBuilder names = new StringBuilder();
     for (int i = 0; i < columns.size(); ++i) {
-      names.append(i == 0 ? "" : ",").append(schema.findSubtype(columns.get(i).asInt()).getFullFieldName());
+      JsonNode column = (JsonNode) columns.get(i);
+      names.append(i == 0 ? "" : ",").append(schema.findSubtype(column.asInt()).getFullFieldName());
     }
     return names.toString();
   }
