@@ -17,7 +17,9 @@ from compactor.errors import CompactorError, CorruptFile, PathNotFound, Unsuppor
 from compactor.jobs.jvm import JvmOrcTask, JvmStripe, hadoop_path, orc_schema, rewrite_orc
 from compactor.jobs.session import SparkSessions
 from compactor.orc import orc_proto_pb2 as pb
+from compactor.orc.reader import OrcSource
 from compactor.orc.types import acid_type
+from compactor.storage.filesystem import open_location
 from tests.jobs.java_files import OrcFiles
 
 pytestmark = pytest.mark.slow
@@ -149,6 +151,18 @@ def test_any_codec_chunk_size_and_stride_can_be_read_and_written(
     assert codec == "NONE" or found[1] == str(block)
     if codec != "LZO":
         assert orc.read_table(str(tmp_path / "out")).column("row").to_pylist()[-1]["n"] == 1998**2
+
+
+def test_columns_get_the_bloom_filters_that_are_asked_for(
+    sessions: SparkSessions, files: OrcFiles, tmp_path: Path
+) -> None:
+    schema = "struct<n:bigint,s:string>"
+    rows = [event(i, [i, f"text {i}"]) for i in range(10)]
+    source = files.write(tmp_path / "in", orc_schema(acid_type(parse_type(schema))), rows)
+    stripes = [JvmStripe(path=f"file:{source}", stripe=0, keep=kept(*[1] * 10))]
+    assert rewritten(sessions, task(tmp_path / "out", schema, stripes, blooms=(7, 8))) == 10
+    with OrcSource(open_location(str(tmp_path))[0], str(tmp_path / "out")) as written:
+        assert written.tail.blooms == ((7, pb.Stream.BLOOM_FILTER_UTF8), (8, pb.Stream.BLOOM_FILTER_UTF8))
 
 
 def test_columns_match_by_position_widen_and_are_null_where_the_file_has_none(
