@@ -28,10 +28,10 @@ check: $(READY) ## Format, lint, types, layers, limits, fast tests (under 90 s)
 	@$(BIN)/lint-imports --no-logo > $(VENV)/imports.log || { cat $(VENV)/imports.log; exit 1; }
 	@$(MAKE) --no-print-directory fast
 
-fast: $(READY) ## The tests that need neither Spark nor another process
+fast: $(READY) ## The tests that are over in a moment
 	@$(PYTEST) -q -n 2 -m "not slow"
 
-slow: $(READY) ## The tests that do
+slow: $(READY) ## The tests that need Spark or other processes, or tell whole stories
 	@$(PYTEST) -q -n 2 --dist loadscope -m slow
 
 BENCH_OPTIONS = $(if $(DIRECTORY),--directory $(DIRECTORY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SPARK_ROUNDS),--spark-rounds $(SPARK_ROUNDS)) $(if $(SCALE),--scale $(SCALE)) $(if $(MISSING),--missing)

@@ -1,12 +1,26 @@
-"""Hypothesis profiles: `default` explores further at every run, `ci` (chosen by CI=…) repeats the same examples."""
+"""What `make check` leaves out, and how far Hypothesis goes.
+
+Hypothesis profiles: `default` explores further at every run, `ci` (chosen by CI=…) repeats the same examples.
+"""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _NEVER_FLAKY = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile("default", deadline=None, suppress_health_check=_NEVER_FLAKY, max_examples=60)
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+_LONG = {"simulation", "properties", "test_bad_input.py", "test_histories.py", "test_benchmarks.py"}
+"""Folders and modules that tell whole stories: together they take as long as all the other fast tests do."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if _LONG & set(Path(item.path).parts):
+            item.add_marker(pytest.mark.slow)
