@@ -79,6 +79,11 @@ class SparkJobRunner:
         with _engine_errors("Spark"):
             return str(self._sessions.get().sparkContext.applicationId)
 
+    def cores(self) -> int:
+        """How many tasks run at the same time."""
+        with _engine_errors("Spark"):
+            return int(self._sessions.get().sparkContext.defaultParallelism)
+
     def cancel(self, group: str) -> None:
         # Between two stages no task runs.
         running = self._running.get(group)

@@ -17,7 +17,7 @@ class Engine:
     """Where the data plane runs.
 
     runner: minor and major compactions. rebalance: the third kind. each: given a job's group and description, runs a
-    function on many tasks. cores: how many tasks run at the same time.
+    function on many tasks. cores: how many tasks run at the same time; raises JobError without an engine.
     """
 
     runner: JobRunner
@@ -28,9 +28,10 @@ class Engine:
 
 def spark_engine(sessions: SparkSessions) -> Engine:
     """The engine of a process that has Spark sessions."""
+    runner = SparkJobRunner(sessions)
     return Engine(
-        runner=SparkJobRunner(sessions),
+        runner=runner,
         rebalance=partial(run_rebalance, sessions),
         each=lambda group, description: OnSpark(sessions=sessions, group=group, description=description),
-        cores=lambda: sessions.get().sparkContext.defaultParallelism,
+        cores=runner.cores,
     )

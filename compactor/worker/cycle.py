@@ -212,8 +212,8 @@ class Worker:
         prices = [planned.price for planned in group if planned.price is not None]
         if not prices:
             return
-        cores = self._engine.cores()
         try:
+            cores = self._engine.cores()
             predicted = known_rates(self._db).predict(prices, cores=cores)
             record_cost(self._db, JobCost.of(prices, cores=cores, seconds=seconds))
         except CompactorError as error:

@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from compactor.errors import JobError
+from compactor.jobs.engine import Engine
 from compactor.metastore import catalog
 from compactor.metastore.calibration import job_costs
 from compactor.metastore.compaction import CompactionState, CompactionType
+from compactor.service.signals import StopRequest
 from compactor.settings import Settings, WorkerSettings
-from compactor.worker import Outcome, Step
+from compactor.worker import Outcome, Step, Worker
+from tests.inline_each import inline
+from tests.inline_rebalance import rebalance_inline
+from tests.inline_runner import InlineJobRunner
 from tests.simulation.world import ORDERS, World
 
 
@@ -90,3 +96,21 @@ def test_full_verification_holds_back_an_output_with_a_changed_value(world: Worl
     (original,) = world.location().glob("delta_0000001_*/bucket_*")
     original.with_name("kept").rename(original)
     assert careful.rows() == expected
+
+
+def test_an_engine_that_is_gone_after_its_job_does_not_take_the_result_along(world: World) -> None:
+    def gone() -> int:
+        raise JobError("no connection to Spark's Java")
+
+    world.request()
+    worker = Worker(
+        db=world.db,
+        engine=Engine(runner=InlineJobRunner(), rebalance=rebalance_inline, each=lambda *_: inline, cores=gone),
+        settings=world.settings,
+        metrics=world.metrics,
+        host="simulated",
+        version="0",
+        stop=StopRequest(),
+    )
+    assert worker.run_once().outcome is Outcome.PUBLISHED
+    assert job_costs(world.db) == []
