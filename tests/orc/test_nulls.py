@@ -64,3 +64,11 @@ def test_values_hidden_by_a_null_struct_are_not_written() -> None:
 def test_a_table_without_structs_stays_as_it_is() -> None:
     table = pa.table({"a": pa.array([1, None]), "l": pa.array([[1], None])})
     assert hide_in_nulls(table).equals(table)
+
+
+def test_a_slice_of_a_struct_with_nulls_is_written_from_its_own_beginning() -> None:
+    row_type = parse_type("struct<x:int,s:string>")
+    values = [{"x": 1, "s": "a"}, {"x": 2, "s": "b"}, {"x": 3, "s": "c"}, None, {"x": 5, "s": "e"}]
+    rows = pa.array(values, arrow_type(row_type))
+    assert written(rows[2:], row_type) == values[2:]
+    assert written(rows[1:4], row_type) == values[1:4]
