@@ -68,7 +68,7 @@ class SparkJobRunner:
         engine = _Spark(self._sessions, group, jobs[0].wish)
         self._running[group] = engine
         try:
-            with _watched(engine.context, group, work, progress), _engine_errors(f"Spark job {group}"):
+            with _watched(engine.context, group, work, progress), engine_errors(f"Spark job {group}"):
                 engine.context.setJobGroup(group, description, interruptOnCancel=True)
                 enter_pool(engine.context, jobs[0].wish)
                 return work.carry_out(engine)
@@ -76,12 +76,12 @@ class SparkJobRunner:
             del self._running[group]
 
     def job_id(self) -> str:
-        with _engine_errors("Spark"):
+        with engine_errors("Spark"):
             return str(self._sessions.get().sparkContext.applicationId)
 
     def cores(self) -> int:
         """How many tasks run at the same time."""
-        with _engine_errors("Spark"):
+        with engine_errors("Spark"):
             return int(self._sessions.get().sparkContext.defaultParallelism)
 
     def cancel(self, group: str) -> None:
@@ -139,7 +139,7 @@ def bundled(sizes: Sequence[int], *, cores: int) -> list[list[int]]:
 
 
 @contextlib.contextmanager
-def _engine_errors(what: str) -> Iterator[None]:
+def engine_errors(what: str) -> Iterator[None]:
     """Turn what pyspark raises, a lost connection to its Java included, into a JobError."""
     try:
         yield

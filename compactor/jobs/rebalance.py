@@ -21,8 +21,6 @@ from itertools import accumulate
 from typing import Any, Protocol, assert_never
 
 import numpy as np
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 
 from compactor.acid import stripes
 from compactor.acid.directory import Snapshot
@@ -53,9 +51,9 @@ from compactor.acid.rebalance import (
 )
 from compactor.acid.schema import struct_of
 from compactor.acid.sources import SourceFile
-from compactor.errors import BeyondArrow, CompactorError, JobError, VerificationError
+from compactor.errors import BeyondArrow, CompactorError, VerificationError
 from compactor.jobs.beyond_arrow import from_part_file, jvm_task
-from compactor.jobs.compaction import Progress
+from compactor.jobs.compaction import Progress, engine_errors
 from compactor.jobs.execution import Failure
 from compactor.jobs.jvm import JvmOrcTask, rewrite_orc
 from compactor.jobs.planner import CompactionTarget, Survey
@@ -130,13 +128,10 @@ def run_rebalance(
         step()
         return sort_rows(session, *given)
 
-    try:
+    with engine_errors(f"Spark job {group}"):
         context.setJobGroup(group, description, interruptOnCancel=True)
         enter_pool(context, wish)
         return rebalance(plan, on_spark, sorted_on_spark, in_the_jvm, progress)
-    except (PySparkException, Py4JError, OSError, EOFError) as error:
-        told = " ".join(str(error).split("\n")[:3]).strip()
-        raise JobError(f"Spark job {group} failed: {told}") from error
 
 
 def plan_rebalance(

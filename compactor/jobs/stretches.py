@@ -6,12 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-
 from compactor.acid.records import SyntheticIds
-from compactor.errors import CompactorError, JobError
-from compactor.jobs.compaction import Failure
+from compactor.errors import CompactorError
+from compactor.jobs.compaction import Failure, engine_errors
 from compactor.jobs.session import SparkSessions
 from compactor.orc.reader import OrcSource
 from compactor.orc.tail import stripe_length
@@ -73,14 +70,11 @@ class OnSpark:
         bundles = list(_bundles(tasks, size))
         outcomes: list[R | Failure] = []
         if bundles:
-            try:
+            with engine_errors(f"Spark job {self.group}"):
                 context = self.sessions.get().sparkContext
                 context.setJobGroup(self.group, self.description, interruptOnCancel=True)
                 spread = context.parallelize(bundles, len(bundles))
                 outcomes = spread.flatMap(lambda bundle: _outcomes(bundle, run)).collect()
-            except (PySparkException, Py4JError, OSError, EOFError) as error:
-                told = " ".join(str(error).splitlines()[:3])
-                raise JobError(f"Spark job {self.group} failed: {told}") from error
         return [_result(outcome) for outcome in outcomes]
 
 
