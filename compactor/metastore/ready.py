@@ -82,8 +82,9 @@ def mark_cleaned(
 ) -> None:
     """r→s, and what the compaction took care of is forgotten (MarkCleanedFunction).
 
-    COMPLETED_TXN_COMPONENTS of the object go up to the row's highest write id; without a partition those of all
-    partitions. TXN_COMPONENTS of aborted transactions go up to it as well, unless uncompacted_aborts says that some of
+    COMPLETED_TXN_COMPONENTS of exactly this object go up to the row's highest write id. In Hive a row for a partitioned
+    table as a whole takes those of every partition along, and the initiator forgets partitions that nobody compacted.
+    TXN_COMPONENTS of aborted transactions go up to it as well, unless uncompacted_aborts says that some of
     their rows are still in files: then only aborted_write_ids, whose directories were removed (HIVE-25502).
     """
     with db.write() as conn:
@@ -92,14 +93,12 @@ def mark_cleaned(
         if compaction.highest_write_id is None:
             return
         completed = COMPLETED_TXN_COMPONENTS
-        done = delete(completed).where(
-            completed.c.CTC_DATABASE == compaction.table.database,
-            completed.c.CTC_TABLE == compaction.table.table,
-            completed.c.CTC_WRITEID <= compaction.highest_write_id,
+        conn.execute(
+            delete(completed).where(
+                object_is(completed, "CTC", compaction.table, compaction.partition),
+                completed.c.CTC_WRITEID <= compaction.highest_write_id,
+            )
         )
-        if compaction.partition is not None:
-            done = done.where(completed.c.CTC_PARTITION == compaction.partition)
-        conn.execute(done)
         _forget_aborts(
             conn,
             compaction.table,
