@@ -2,7 +2,8 @@
 
 One cycle, under the Cleaner mutex so that several cleaners, Hive's among them, take turns:
 
-1. Rows in 'ready for cleaning' that nobody holds any more, several at a time (`cleaner.row`).
+1. Rows in 'ready for cleaning' that nobody holds any more, several at a time (`cleaner.row`). Those that Hive published
+   without saying when get their bound first (`metastore.undated`).
 2. Rows that are held: nothing happens to them, but the result says who holds each, and the log does once.
 3. Outputs of aborted compactions (`cleaner.abandoned`), then aborted writes over a threshold (`cleaner.aborted`).
 
@@ -29,6 +30,7 @@ from compactor.metastore.database import Database
 from compactor.metastore.mutex import MutexKey, mutex
 from compactor.metastore.ready import ready_to_clean
 from compactor.metastore.snapshots import valid_txn_list
+from compactor.metastore.undated import date_publications
 from compactor.service.metrics import Metrics
 from compactor.settings import Settings
 from compactor.storage.filesystem import FilesystemOf
@@ -114,6 +116,7 @@ class Cleaner:
             if mine is None:
                 self._metrics.waits.labels("cleaner mutex").inc()
                 return CleanerResult(held_elsewhere=True)
+            date_publications(self._db)
             due = ready_to_clean(self._db, retention_ms=int(self._settings.cleaner.retention_s * 1000))
             with ThreadPoolExecutor(self._settings.cleaner.threads, thread_name_prefix="cleaner") as pool:
                 outcomes = list(pool.map(self._clean_row, due))
