@@ -31,7 +31,7 @@ def join_item(
     file that the JVM wrote.
     """
     template = output_template(fs, root, item, row_type)
-    with fs.write_atomically(f"{root}/{item.output}") as stream:
+    with fs.write_atomically(f"{root}/{item.output}", expected=item.bytes_in) as stream:
         join = _Join(fs, root, item, template, FileAssembler(stream, template))
         rows_in = 0
         for number, done in enumerate(parts):

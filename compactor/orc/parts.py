@@ -172,7 +172,9 @@ class PartFile:
 
     def append(self, table: pa.Table, last: RowId | None) -> None:
         if self._out is None:
-            stream = self._stack.enter_context(self._fs.write_atomically(f"{self._root}/{self._path}"))
+            # After a power cut nobody asks for it: the compaction begins anew.
+            path = f"{self._root}/{self._path}"
+            stream = self._stack.enter_context(self._fs.write_atomically(path, durable=False))
             self._out = FileAssembler(stream, self._template)
         self._out.append(table, last)
         self._add(self._path, self._out.stripes - 1, encoded=True)

@@ -85,7 +85,7 @@ def run_item(
     """
     template = output_template(fs, root, item, row_type)
     try:
-        with fs.write_atomically(f"{root}/{item.output}") as stream:
+        with fs.write_atomically(f"{root}/{item.output}", expected=item.bytes_in) as stream:
             out = FileAssembler(stream, template)
             done = _Rewrite(fs, root, item, row_type, write_ids, template, WholeFile(out))
             for part in item.parts:

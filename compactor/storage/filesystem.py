@@ -21,6 +21,7 @@ from pyarrow import fs as pafs
 from compactor.acid.directory import ListedFile, Listing
 from compactor.acid.layout import METADATA_FILE
 from compactor.errors import PathNotFound, StorageError, StorageFull, StorageReadOnly, UnsafePath
+from compactor.storage.ranges import release, reserve
 
 _BUFFER = 1 << 20
 _URI_SAFE = "/:@!$&'()*+,;=~[]"
@@ -40,8 +41,13 @@ class FileSystem(Protocol):
     def open(self, path: str) -> pa.NativeFile:
         """Random-access reader; PathNotFound when there is none."""
 
-    def write_atomically(self, path: str) -> contextlib.AbstractContextManager[pa.NativeFile]:
-        """A stream whose content appears under `path` as a whole when the block ends well, and never otherwise."""
+    def write_atomically(
+        self, path: str, *, expected: int = 0, durable: bool = True
+    ) -> contextlib.AbstractContextManager[pa.NativeFile]:
+        """A stream whose content appears under `path` as a whole when the block ends well, and never otherwise.
+
+        expected: about how many bytes will come, if that is known. durable: it survives a power cut from then on.
+        """
 
     def create_directory(self, path: str) -> None: ...
 
@@ -116,11 +122,13 @@ class ArrowFileSystem:
         with translated(path):
             return pa.OSFile(path, "rb") if self._local else self._arrow.open_input_file(path)
 
-    def write_atomically(self, path: str) -> contextlib.AbstractContextManager[pa.NativeFile]:
-        return self._renamed(path) if self._rename else self._uploaded(path)
+    def write_atomically(
+        self, path: str, *, expected: int = 0, durable: bool = True
+    ) -> contextlib.AbstractContextManager[pa.NativeFile]:
+        return self._renamed(path, expected, durable) if self._rename else self._uploaded(path)
 
     @contextlib.contextmanager
-    def _renamed(self, path: str) -> Iterator[pa.NativeFile]:
+    def _renamed(self, path: str, expected: int, durable: bool) -> Iterator[pa.NativeFile]:
         folder, _, name = path.rpartition("/")
         # Readers, Hive's and ours, ignore names that begin with '_'.
         target = f"{folder}/_tmp.{name}.{uuid.uuid4().hex}"
@@ -131,12 +139,18 @@ class ArrowFileSystem:
             )
         try:
             with translated(path):
+                if expected:
+                    reserve(stream, expected)
                 yield stream
+                if expected:
+                    release(stream)
                 stream.close()
                 # What is published must survive a power cut: first the content, then the name.
-                self._sync(target)
+                if durable:
+                    self._sync(target)
                 self._arrow.move(target, path)
-                self._sync(folder)
+                if durable:
+                    self._sync(folder)
         except BaseException:
             with contextlib.suppress(OSError):
                 stream.close()

@@ -166,8 +166,8 @@ class FullDisk(ArrowFileSystem):
         super().__init__(pafs.LocalFileSystem())
 
     @contextmanager
-    def write_atomically(self, path: str) -> Iterator[Any]:
-        with super().write_atomically(path) as stream:
+    def write_atomically(self, path: str, **hints: Any) -> Iterator[Any]:
+        with super().write_atomically(path, **hints) as stream:
             yield FullFile(stream)
 
 

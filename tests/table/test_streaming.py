@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -206,10 +207,10 @@ def test_a_full_disk_costs_one_transaction_and_no_committed_row(db: Database, fl
 
     class SmallDisk(ArrowFileSystem):
         @contextmanager
-        def write_atomically(self, path: str) -> Iterator[pa.NativeFile]:
+        def write_atomically(self, path: str, **hints: Any) -> Iterator[pa.NativeFile]:
             if disk["full"] and path.endswith("bucket_00000"):
                 raise StorageFull(f"no space left writing {path}")
-            with super().write_atomically(path) as stream:
+            with super().write_atomically(path, **hints) as stream:
                 yield stream
 
     def small(location: str) -> tuple[FileSystem, str]:

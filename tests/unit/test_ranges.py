@@ -67,3 +67,23 @@ def test_a_failing_disk_is_told(source: pa.NativeFile) -> None:
         pytest.skip("this system has no /dev/full")
     with pa.OSFile(str(full), "wb") as target, pytest.raises(OSError, match="No space left"):
         append_range(target, source, 0, 10)
+
+
+def test_what_was_reserved_and_not_written_is_given_back(source: pa.NativeFile, tmp_path: Path) -> None:
+    with _LOCAL.write_atomically(f"{tmp_path}/f", expected=50 << 20) as target:
+        assert append_range(target, source, 0, 100_000) == 100_000
+    found = (tmp_path / "f").stat()
+    assert found.st_size == 100_000
+    assert found.st_blocks * 512 < 1 << 20
+
+
+def test_more_than_was_expected_may_come(source: pa.NativeFile, tmp_path: Path) -> None:
+    with _LOCAL.write_atomically(f"{tmp_path}/f", expected=10) as target:
+        append_range(target, source, 0, 100_000)
+    assert (tmp_path / "f").read_bytes() == _CONTENT[:100_000]
+
+
+def test_no_room_for_what_is_expected_is_no_error_yet(tmp_path: Path) -> None:
+    with _LOCAL.write_atomically(f"{tmp_path}/f", expected=1 << 60) as target:
+        target.write(b"little")
+    assert (tmp_path / "f").read_bytes() == b"little"
