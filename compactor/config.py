@@ -24,7 +24,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from compactor.errors import ConfigError
-from compactor.hive_site import HIVE_KEYS, read_hive_site
+from compactor.hive_site import HIVE_KEYS, HiveSite, read_hive_site
 from compactor.settings import Settings
 
 __all__ = ["SettingDoc", "Settings", "describe_settings", "load_settings"]
@@ -75,12 +75,6 @@ def load_settings(
     source, the value and what is allowed.
     """
     found: dict[str, _Sourced] = {}
-    warnings: list[str] = []
-    if hive_site is not None:
-        site = read_hive_site(hive_site, environ)
-        found |= {v.setting: _Sourced(value=v.value, label=v.key, source=str(hive_site)) for v in site.values}
-        if site.meaningless:
-            warnings.append(f"{hive_site}: these Hive keys change nothing here: {', '.join(site.meaningless)}")
     toml = _toml_file(config, environ)
     if toml is not None:
         found |= _from_toml(toml)
@@ -89,6 +83,12 @@ def load_settings(
         if value is not None:
             _require_known(name, label=name, source="the command line")
             found[name] = _Sourced(value=value, label=name, source="the command line")
+    warnings: list[str] = []
+    if hive_site is not None:
+        site = read_hive_site(hive_site, environ)
+        found = _from_hive_site(site, str(hive_site), has_database="database_url" in found) | found
+        if site.meaningless:
+            warnings.append(f"{hive_site}: these Hive keys change nothing here: {', '.join(site.meaningless)}")
     try:
         settings = Settings.model_validate(_nested(found))
     except ValidationError as error:
@@ -132,6 +132,13 @@ def _default_text(name: str, field: FieldInfo) -> str:
         return '"file:<current directory>/warehouse"'
     default = field.get_default(call_default_factory=True, validated_data={})
     return json.dumps(default, ensure_ascii=False)
+
+
+def _from_hive_site(site: HiveSite, source: str, *, has_database: bool) -> dict[str, _Sourced]:
+    """Hive's database is looked at only when nothing above the file says where ours is."""
+    database = None if has_database else site.database_url()
+    values = (*site.values, database) if database else site.values
+    return {v.setting: _Sourced(value=v.value, label=v.key, source=source) for v in values}
 
 
 def _toml_file(config: Path | None, environ: Mapping[str, str]) -> Path | None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from compactor.errors import ConfigError
+from compactor.jdbc import sqlalchemy_url
 
 SECONDS_A_UNIT = {
     "ns": 1e-9,
@@ -34,6 +35,9 @@ _VARIABLE = re.compile(r"\$\{([^${}\s]+)\}")
 _SUBSTITUTION_DEPTH = 20
 
 CONNECTION_URL = "javax.jdo.option.ConnectionURL"
+CONNECTION_USER = "javax.jdo.option.ConnectionUserName"
+CONNECTION_PASSWORD = "javax.jdo.option.ConnectionPassword"  # noqa: S105 -- the name of a key
+CREDENTIAL_PROVIDER = "hadoop.security.credential.provider.path"
 DELAYED_CLEANUP = "hive.compactor.delayed.cleanup.enabled"
 
 
@@ -61,10 +65,34 @@ class HiveValue:
 
 @dataclass(frozen=True, kw_only=True)
 class HiveSite:
-    """What a hive-site.xml says about us. meaningless: known Hive keys that change nothing here, by name."""
+    """What a hive-site.xml says about us.
+
+    values: the database is not among them, see `database_url`. meaningless: known Hive keys that change nothing here,
+    by name. connection: Hive's keys that lead to its database.
+    """
 
     values: tuple[HiveValue, ...]
     meaningless: tuple[str, ...]
+    connection: Mapping[str, str] = field(repr=False)
+
+    def database_url(self) -> HiveValue | None:
+        """Hive's database as a SQLAlchemy URL; None when the file names none.
+
+        Only for who has no other: ConfigError when it is one that we cannot use, or when its password is kept where
+        only Java can read it.
+        """
+        url = self.connection.get(CONNECTION_URL)
+        if url is None:
+            return None
+        if url.startswith("jdbc:"):
+            password = self.connection.get(CONNECTION_PASSWORD, "")
+            if not password and CREDENTIAL_PROVIDER in self.connection and "password=" not in url:
+                raise ConfigError(
+                    f"the database's password is kept in {self.connection[CREDENTIAL_PROVIDER]}, a Java key store",
+                    hint=f"give it as {CONNECTION_PASSWORD} = ${{env.HIVE_DB_PASSWORD}}, or set database_url",
+                )
+            url = sqlalchemy_url(url, user=self.connection.get(CONNECTION_USER, ""), password=password)
+        return HiveValue(setting="database_url", value=url, key=CONNECTION_URL)
 
 
 def _compactor(setting: str, tail: str, unit: str = "") -> HiveKey:
@@ -78,7 +106,7 @@ def _plain(setting: str, *names: str, unit: str = "") -> HiveKey:
 
 
 HIVE_KEYS: tuple[HiveKey, ...] = (
-    _plain("database_url", CONNECTION_URL),
+    _plain("database_url", CONNECTION_URL, CONNECTION_USER, CONNECTION_PASSWORD),
     _plain("warehouse", "metastore.warehouse.dir", "hive.metastore.warehouse.dir"),
     _compactor("initiator.on", "initiator.on"),
     _compactor("initiator.interval_s", "check.interval", "s"),
@@ -130,7 +158,29 @@ HIVE_KEYS: tuple[HiveKey, ...] = (
     _compactor("housekeeper.retention.succeeded", "history.retention.succeeded"),
     _compactor("housekeeper.retention.refused", "history.retention.refused"),
     _compactor("housekeeper.history_timeout_s", "history.retention.timeout", "d"),
+    _plain(
+        "housekeeper.start_s",
+        "metastore.acid.housekeeper.start",
+        "hive.metastore.acid.housekeeper.start",
+        "metastore.timedout.txn.reaper.start",
+        "hive.timedout.txn.reaper.start",
+        unit="s",
+    ),
     _plain("txn.timeout_s", "metastore.txn.timeout", "hive.txn.timeout", unit="s"),
+    _plain("txn.repl_timeout_s", "metastore.repl.txn.timeout", "hive.repl.txn.timeout", unit="d"),
+    _plain("txn.max_open_batch", "metastore.txn.max.open.batch", "hive.txn.max.open.batch"),
+    _plain("txn.max_open", "metastore.max.open.txns", "hive.max.open.txns"),
+    _plain(
+        "txn.count_open_interval_s", "metastore.count.open.txns.interval", "hive.count.open.txns.interval", unit="s"
+    ),
+    _plain("txn.strict_locking", "hive.txn.strict.locking.mode"),
+    _plain("txn.xlock_iow", "hive.txn.xlock.iow"),
+    _plain("txn.xlock_write", "hive.txn.xlock.write"),
+    _plain("txn.min_history_level", "metastore.txn.use.minhistorylevel", "hive.txn.use.minhistorylevel"),
+    _plain("txn.min_history_write_id", "metastore.txn.use.minhistorywriteid", "hive.txn.use.minhistorywriteid"),
+    _plain("lock.retries", "metastore.lock.numretries", "hive.lock.numretries"),
+    _plain("lock.longest_pause_s", "metastore.lock.sleep.between.retries", "hive.lock.sleep.between.retries", unit="s"),
+    _plain("lock.unlock_retries", "hive.unlock.numretries"),
     _plain("txn.open_timeout_s", "metastore.txn.opentxn.timeout", "hive.txn.opentxn.timeout", unit="ms"),
     _plain("metrics.on", "metastore.acidmetrics.thread.on"),
     _plain("metrics.interval_s", "metastore.acidmetrics.check.interval", unit="s"),
@@ -179,7 +229,7 @@ def parse_duration(text: str, *, unit: str) -> float:
 
 
 def read_hive_site(path: Path, environ: Mapping[str, str]) -> HiveSite:
-    """Read a hive-site.xml; `${key}` and `${env.NAME}` are substituted as Hadoop does.
+    """Read a hive-site.xml; `${key}`, `${env.NAME}` and `${env:NAME}` are substituted as Hadoop and Hive do.
 
     Raises ConfigError for a missing or malformed file and for a duration that cannot be read.
     """
@@ -187,12 +237,14 @@ def read_hive_site(path: Path, environ: Mapping[str, str]) -> HiveSite:
     values: list[HiveValue] = []
     for hive_key in HIVE_KEYS:
         name = next((name for name in hive_key.names if name in properties), None)
-        if name is not None:
+        if name is not None and hive_key.setting != "database_url":
             text = _substitute(properties[name], properties, environ)
             values.append(HiveValue(setting=hive_key.setting, value=_value(hive_key, name, text, path), key=name))
     resolved = {name: _substitute(text, properties, environ) for name, text in properties.items()}
     known = {name for key in HIVE_KEYS for name in key.names} | {DELAYED_CLEANUP}
+    connection = (CONNECTION_URL, CONNECTION_USER, CONNECTION_PASSWORD, CREDENTIAL_PROVIDER)
     return HiveSite(
+        connection={name: resolved[name] for name in connection if resolved.get(name)},
         values=tuple(_apply_special_rules(values, resolved)),
         meaningless=tuple(sorted(n for n in properties if n not in known and n.startswith(MEANINGLESS_PREFIXES))),
     )
@@ -235,11 +287,11 @@ def _properties(path: Path) -> dict[str, str]:
 
 
 def _substitute(text: str, properties: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """Hadoop's variable substitution; a variable that nobody defines stays as it is written."""
+    """Hadoop's variable substitution, and Hive's spelling of it; a variable that nobody defines stays as it is."""
 
     def replacement(match: re.Match[str]) -> str:
         name = match[1]
-        if name.startswith("env."):
+        if name.startswith(("env.", "env:")):
             variable, _, default = name[4:].partition(":-")
             return environ.get(variable, default or match[0])
         return properties.get(name, match[0])

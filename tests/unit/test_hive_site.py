@@ -16,18 +16,22 @@ from compactor.hive_site import HIVE_KEYS, parse_duration, read_hive_site
 Load = Callable[..., Settings]
 
 
+def write_site(folder: Path, properties: Mapping[str, str]) -> Path:
+    rows = "".join(
+        f"<property><name>{name}</name><value>{escape(value)}</value></property>" for name, value in properties.items()
+    )
+    path = folder / "hive-site.xml"
+    path.write_text(f'<?xml version="1.0"?>\n<configuration>{rows}</configuration>')
+    return path
+
+
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     """Settings from a hive-site.xml with these properties."""
     monkeypatch.chdir(tmp_path)
 
     def load(properties: Mapping[str, str], environ: Mapping[str, str] | None = None) -> Settings:
-        rows = "".join(
-            f"<property><name>{name}</name><value>{escape(value)}</value></property>"
-            for name, value in properties.items()
-        )
-        path = tmp_path / "hive-site.xml"
-        path.write_text(f'<?xml version="1.0"?>\n<configuration>{rows}</configuration>')
+        path = write_site(tmp_path, properties)
         return load_settings(hive_site=path, environ=environ or {})
 
     return load
@@ -109,7 +113,7 @@ def test_known_keys_without_a_meaning_here_are_listed_once_and_are_no_error(load
     )
     assert len(settings.warnings) == 1
     assert settings.warnings[0].endswith(
-        "hive.compaction.merge.enabled, hive.compactor.crud.query.based, hive.max.open.txns, metastore.acidmetrics.ext.on"
+        "hive.compaction.merge.enabled, hive.compactor.crud.query.based, metastore.acidmetrics.ext.on"
     )
 
 
@@ -122,9 +126,50 @@ def test_retention_holds_only_when_delayed_cleanup_is_enabled(load: Load) -> Non
     assert load(enabled).warnings == ()
 
 
-def test_a_database_that_cannot_be_used_is_named_by_hives_key(load: Load) -> None:
-    derby = {"javax.jdo.option.ConnectionURL": "jdbc:derby:;databaseName=metastore_db"}
-    with pytest.raises(ConfigError, match=r"javax.jdo.option.ConnectionURL in .*hive-site.xml.*SQLite only"):
+URL, USER, PASSWORD = (f"javax.jdo.option.Connection{part}" for part in ("URL", "UserName", "Password"))
+DATABASE = {URL: "jdbc:postgresql://db:5433/hms", USER: "hive", PASSWORD: "s3/c@ret"}
+
+
+def test_hives_database_becomes_ours(tmp_path: Path) -> None:
+    path = write_site(tmp_path, DATABASE)
+    found = read_hive_site(path, {}).database_url()
+    assert found is not None
+    assert (found.setting, found.key) == ("database_url", URL)
+    assert found.value == "postgresql://hive:s3%2Fc%40ret@db:5433/hms"
+
+
+def test_a_password_may_come_from_the_environment(tmp_path: Path) -> None:
+    for spelling in ("${env.PW}", "${env:PW}"):
+        path = write_site(tmp_path, DATABASE | {PASSWORD: spelling})
+        found = read_hive_site(path, {"PW": "secret"}).database_url()
+        assert found is not None
+        assert found.value == "postgresql://hive:secret@db:5433/hms"
+
+
+def test_the_password_does_not_show_in_the_sites_text(tmp_path: Path) -> None:
+    assert "s3/c@ret" not in repr(read_hive_site(write_site(tmp_path, DATABASE), {}))
+
+
+def test_a_password_that_only_a_java_key_store_has_is_refused_with_a_way_out(load: Load) -> None:
+    store = {"hadoop.security.credential.provider.path": "jceks://file/etc/hive.jceks"}
+    kept = {URL: DATABASE[URL], USER: "hive"} | store
+    with pytest.raises(ConfigError, match=r"jceks://file/etc/hive\.jceks") as caught:
+        load(kept)
+    assert "ConnectionPassword" in caught.value.hint
+    assert "database_url" in caught.value.hint
+    own = {"COMPACTOR_DATABASE_URL": "sqlite:///own.db"}
+    assert load(kept, own).database_url == "sqlite:///own.db"
+
+
+def test_a_key_store_beside_a_readable_password_does_not_matter(tmp_path: Path) -> None:
+    store = {"hadoop.security.credential.provider.path": "jceks://file/etc/hive.jceks"}
+    for properties in (DATABASE, {URL: f"{DATABASE[URL]}?user=hive&password=p"}):
+        assert read_hive_site(write_site(tmp_path, properties | store), {}).database_url() is not None
+
+
+def test_a_database_that_cannot_be_used_is_refused_unless_another_is_given(load: Load) -> None:
+    derby = {URL: "jdbc:derby:;databaseName=metastore_db"}
+    with pytest.raises(ConfigError, match=r"jdbc:derby.*PostgreSQL, MySQL and MariaDB"):
         load(derby)
     own = {"COMPACTOR_DATABASE_URL": "sqlite:///own.db"}
     assert load(derby, own).database_url == "sqlite:///own.db"
