@@ -20,6 +20,7 @@ from compactor.service.metrics import Metrics
 from compactor.service.signals import StopRequest
 from compactor.settings import Settings
 from compactor.worker import Worker
+from compactor.worker.metastore import DatabaseMetastore
 
 VERSION = importlib.metadata.version("hive-compactor")
 
@@ -61,7 +62,7 @@ class Installation:
     def db(self) -> Database:
         """The database; NotInitialised when Hive's tables are not there."""
         file = self.unchecked_database.file
-        if not file.exists():
+        if file is not None and not file.exists():
             # Looking into it would create it.
             raise NotInitialised(f"there is no metastore database at {file}")
         if not self.unchecked_database.is_initialised():
@@ -84,7 +85,7 @@ class Installation:
 
     def worker(self, stop: StopRequest, on_progress: Callable[[Compaction, int, int], None]) -> Worker:
         return Worker(
-            db=self.db,
+            metastore=DatabaseMetastore(self.db),
             engine=spark_engine(self.sessions),
             settings=self.settings,
             metrics=self.metrics,

@@ -6,7 +6,7 @@ from compactor.acid.rebalance import why_never_rebalanced
 from compactor.errors import ConfigError, NoSuchObject
 from compactor.jobs.planner import CompactionTarget
 from compactor.metastore import catalog
-from compactor.metastore.catalog import Table
+from compactor.metastore.catalog import Partition, Table
 from compactor.metastore.compaction import CompactionType
 from compactor.metastore.database import Database
 from compactor.orc import orc_proto_pb2 as pb
@@ -20,18 +20,24 @@ RECOMPRESS = "compactor.recompress"
 def compaction_target(
     db: Database, table: Table, partition: str | None, *, worker: WorkerSettings | None = None
 ) -> CompactionTarget:
-    """The target of a compaction of `table`, or of its partition named in Hive's form.
+    """The target of a compaction of `table`, or of its partition named in Hive's form; `target_of` after a look-up.
+
+    Raises NoSuchObject for an unknown partition, too.
+    """
+    place = None if partition is None else catalog.get_partition(db, table.name, partition)
+    return target_of(table, place, worker=worker)
+
+
+def target_of(table: Table, partition: Partition | None, *, worker: WorkerSettings | None = None) -> CompactionTarget:
+    """The target of a compaction of `table`, or of its partition.
 
     Files are matched to the table's columns, not to the partition's, which may lag behind after ALTER TABLE: what was
-    written since has the table's. worker: None: the defaults. Raises NoSuchObject for an unknown partition and for a
-    view, ConfigError or UnsupportedData for a table property that names no codec.
+    written since has the table's. worker: None: the defaults. Raises NoSuchObject for a view, ConfigError or
+    UnsupportedData for a table property that names no codec.
     """
     limits = worker or WorkerSettings()
-    place = table.location
-    name = str(table.name)
-    if partition is not None:
-        found = catalog.get_partition(db, table.name, partition)
-        place, name = found.location, f"{table.name}/{found.name}"
+    place = table.location if partition is None else partition.location
+    name = str(table.name) if partition is None else f"{table.name}/{partition.name}"
     if place is None or table.input_format is None:
         raise NoSuchObject(f"{table.name} is a {table.type} and holds no files")
     return CompactionTarget(

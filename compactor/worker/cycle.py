@@ -24,15 +24,14 @@ from compactor.errors import CommitOutcomeUnknown, CompactorError, DatabaseUnava
 from compactor.jobs.compaction import Job
 from compactor.jobs.engine import Engine
 from compactor.jobs.spark_wish import SparkWish
-from compactor.metastore import queue
 from compactor.metastore.calibration import known_rates, record_cost
 from compactor.metastore.compaction import Compaction
-from compactor.metastore.database import Database
 from compactor.orc.rewrite import ItemResult
 from compactor.service.metrics import Metrics
 from compactor.service.signals import StopRequest
 from compactor.settings import Settings
 from compactor.worker.ending import Endings
+from compactor.worker.metastore import WorkerMetastore
 from compactor.worker.preparing import Preparing
 from compactor.worker.publishing import Publishing
 from compactor.worker.work import BatchResult, Outcome, PlannedWork, Step, WorkerResult
@@ -54,7 +53,7 @@ class Worker:
     def __init__(
         self,
         *,
-        db: Database,
+        metastore: WorkerMetastore,
         engine: Engine,
         settings: Settings,
         metrics: Metrics,
@@ -64,12 +63,12 @@ class Worker:
         on_progress: Callable[[Compaction, int, int], None] = lambda *_: None,
         at_step: Callable[[Step], None] = lambda _: None,
     ) -> None:
-        self._db, self._engine, self._settings, self._metrics = db, engine, settings, metrics
+        self._metastore, self._engine, self._settings, self._metrics = metastore, engine, settings, metrics
         self._host, self._version, self._stop = host, version, stop
         self._on_progress, self._at_step = on_progress, at_step
-        self._endings = Endings(db=db, stop=stop)
+        self._endings = Endings(metastore=metastore, stop=stop)
         self._preparing = Preparing(
-            db=db,
+            metastore=metastore,
             runner=engine.runner,
             settings=settings,
             host=host,
@@ -77,7 +76,9 @@ class Worker:
             endings=self._endings,
             at_step=at_step,
         )
-        self._publishing = Publishing(db=db, engine=engine, settings=settings, metrics=metrics, at_step=at_step)
+        self._publishing = Publishing(
+            metastore=metastore, engine=engine, settings=settings, metrics=metrics, at_step=at_step
+        )
         for kind in ("major", "minor", "rebalance"):
             for outcome in (Outcome.PUBLISHED, Outcome.REFUSED, Outcome.LEFT_TO_CLEANER, Outcome.FENCED):
                 # A series that appears with its first event hides that event from increase().
@@ -128,8 +129,7 @@ class Worker:
 
     def _claim(self) -> Compaction | None:
         worker = self._settings.worker
-        claim = queue.claim(
-            self._db,
+        claim = self._metastore.claim(
             worker_id=f"{self._host}-{os.getpid()}.{secrets.token_hex(4)}",
             worker_version=self._version,
             pools=worker.pools or None,
@@ -166,7 +166,7 @@ class Worker:
         started = time.monotonic()
         try:
             job_id = self._engine.runner.job_id()
-            queue.record_job(self._db, [planned.work.claim for planned in group], job_id)
+            self._metastore.record_job([planned.work.claim for planned in group], job_id)
             with self._stop.on_interrupt(lambda: self._engine.runner.cancel(name)):
                 # Starting the engine takes a while, and cancelling a job that has not begun does nothing.
                 self._stop.check()
@@ -209,13 +209,13 @@ class Worker:
         """What a job took, beside what was predicted: the next prediction learns from it."""
         for planned in group:
             self._metrics.job_seconds.labels(planned.work.claim.type.name.lower()).observe(seconds / len(group))
-        prices = [planned.price for planned in group if planned.price is not None]
-        if not prices:
+        prices, db = [planned.price for planned in group if planned.price is not None], self._metastore.database
+        if not prices or db is None:
             return
         try:
             cores = self._engine.cores()
-            predicted = known_rates(self._db).predict(prices, cores=cores)
-            record_cost(self._db, JobCost.of(prices, cores=cores, seconds=seconds))
+            predicted = known_rates(db).predict(prices, cores=cores)
+            record_cost(db, JobCost.of(prices, cores=cores, seconds=seconds))
         except CompactorError as error:
             # The job is done; a prediction is no reason to give it up.
             _log.warning("the job's cost is not recorded", error=error.message)

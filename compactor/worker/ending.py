@@ -14,10 +14,10 @@ from compactor.errors import (
     TransactionAborted,
     WriteConflict,
 )
-from compactor.metastore import queue, txns
 from compactor.metastore.compaction import Compaction
-from compactor.metastore.database import Database
+from compactor.metastore.queue import ReadyWithoutOutput, Refused
 from compactor.service.signals import StopRequest
+from compactor.worker.metastore import WorkerMetastore
 from compactor.worker.work import Outcome, Work, WorkerResult
 
 _log = structlog.get_logger(__name__)
@@ -26,8 +26,8 @@ _log = structlog.get_logger(__name__)
 class Endings:
     """Writes the end of a claim into the metastore."""
 
-    def __init__(self, *, db: Database, stop: StopRequest) -> None:
-        self._db, self._stop = db, stop
+    def __init__(self, *, metastore: WorkerMetastore, stop: StopRequest) -> None:
+        self._metastore, self._stop = metastore, stop
 
     def by_error(self, work: Work, error: Exception) -> WorkerResult:
         """The end that an error in steps 2 to 8 leads to.
@@ -56,19 +56,19 @@ class Endings:
     def refuse(self, claim: Compaction, txn_id: int | None, refusal: Refusal) -> WorkerResult:
         """Nothing to write. txn_id: None when no transaction was opened."""
         if refusal.leftovers and txn_id is not None:
-            queue.finish_without_output(self._db, claim, txn_id, outcome=queue.ReadyWithoutOutput())
+            self._metastore.finish_without_output(claim, txn_id, outcome=ReadyWithoutOutput())
             return WorkerResult(outcome=Outcome.LEFT_TO_CLEANER, compaction=claim, reason=refusal.reason)
-        queue.finish_without_output(self._db, claim, txn_id, outcome=queue.Refused(reason=refusal.reason))
+        self._metastore.finish_without_output(claim, txn_id, outcome=Refused(reason=refusal.reason))
         return WorkerResult(outcome=Outcome.REFUSED, compaction=claim, reason=refusal.reason)
 
     def fail(self, claim: Compaction, txn_id: int | None, error: Exception) -> WorkerResult:
         """The row tells what happened; the transaction is aborted, so that the output can never become visible."""
         reason = str(error) if isinstance(error, CompactorError) else f"{type(error).__name__}: {error}"
         try:
-            queue.fail(self._db, claim, message=reason, txn_id=txn_id)
+            self._metastore.fail(claim, message=reason, txn_id=txn_id)
         except Fenced as fenced:
             if txn_id is not None:
-                txns.abort_transactions(self._db, [txn_id], reason="its claim was lost")
+                self._metastore.abort(txn_id, reason="its claim was lost")
             return WorkerResult(outcome=Outcome.FENCED, compaction=claim, reason=f"{reason}; {fenced.message}")
         _log.error("compaction failed", reason=reason)
         return WorkerResult(outcome=Outcome.FAILED, compaction=claim, reason=reason, error=type(error).__name__)
@@ -79,6 +79,5 @@ class Endings:
         Left open, the transaction would hold its lock and the cleaner until it times out; a row without a recorded
         transaction would wait for the worker's time limit. The claim may be lost already: then the row is not touched.
         """
-        txns.abort_transactions(self._db, [work.txn_id], reason=reason)
-        queue.revoke_claims(self._db, [work.claim.worker_id or ""])
+        self._metastore.give_back(work.claim, work.txn_id, reason=reason)
         return WorkerResult(outcome=outcome, compaction=work.claim, reason=reason)

@@ -22,16 +22,17 @@ from compactor.jobs.compaction import JobRunner
 from compactor.jobs.planner import CompactionTarget, Survey, survey
 from compactor.jobs.rebalance import plan_rebalance
 from compactor.jobs.spark_wish import SparkWish, spark_wish
-from compactor.metastore import catalog, locks, queue, snapshots, txns, writeids
 from compactor.metastore.compaction import Compaction, CompactionType
 from compactor.metastore.components import Operation
-from compactor.metastore.database import Database
+from compactor.metastore.locks import LockComponent, LockRequest, LockType
+from compactor.metastore.txns import TxnType
 from compactor.service.heartbeat import Heartbeat
 from compactor.service.offers import offer
 from compactor.service.signals import StopRequest
-from compactor.service.targets import compaction_target, why_never_compacted
+from compactor.service.targets import target_of, why_never_compacted
 from compactor.settings import Settings
 from compactor.worker.ending import Endings
+from compactor.worker.metastore import WorkerMetastore
 from compactor.worker.work import Outcome, PlannedWork, Step, Work, WorkerResult
 
 _log = structlog.get_logger(__name__)
@@ -52,7 +53,7 @@ class Preparing:
     def __init__(
         self,
         *,
-        db: Database,
+        metastore: WorkerMetastore,
         runner: JobRunner,
         settings: Settings,
         host: str,
@@ -60,7 +61,7 @@ class Preparing:
         endings: Endings,
         at_step: Callable[[Step], None],
     ) -> None:
-        self._db, self._runner, self._settings = db, runner, settings
+        self._metastore, self._runner, self._settings = metastore, runner, settings
         self._host, self._stop, self._endings, self._at_step = host, stop, endings, at_step
 
     def prepare(self, claim: Compaction) -> PlannedWork | WorkerResult:
@@ -97,7 +98,7 @@ class Preparing:
             return self._endings.fail(claim, None, error)
         group = f"{self._host}-compactor-{claim.table}.{claim.partition or ''}".rstrip(".")
         heartbeat = Heartbeat(
-            lambda: txns.heartbeat(self._db, txn_id),
+            lambda: self._metastore.heartbeat(txn_id),
             timeout_s=self._settings.txn.timeout_s,
             on_lost=lambda: self._runner.cancel(group),
         )
@@ -129,11 +130,12 @@ class Preparing:
     def _resolve(self, claim: Compaction) -> _Resolved | Refusal:
         """What the catalogue says about the claim; or why it cannot be compacted."""
         try:
-            table = catalog.get_table(self._db, claim.table)
+            table = self._metastore.table(claim.table)
             reason = why_never_compacted(table, claim.type, claim.partition)
             if reason:
                 return Refusal(reason=reason, leftovers=False)
-            target = compaction_target(self._db, table, claim.partition, worker=self._settings.worker)
+            partition = None if claim.partition is None else self._metastore.partition(table.name, claim.partition)
+            target = target_of(table, partition, worker=self._settings.worker)
         except NoSuchObject as error:
             return Refusal(reason=error.message, leftovers=False)
         user = claim.run_as or self._settings.worker.run_as or table.owner or "compactor"
@@ -144,14 +146,12 @@ class Preparing:
 
     def _open_transaction(self, claim: Compaction, user: str) -> int:
         rebalance = claim.type is CompactionType.REBALANCE
-        (txn_id,) = txns.open_transactions(
-            self._db,
-            kind=txns.TxnType.REBALANCE_COMPACTION if rebalance else txns.TxnType.COMPACTION,
+        return self._metastore.open_transaction(
+            kind=TxnType.REBALANCE_COMPACTION if rebalance else TxnType.COMPACTION,
             user=user,
             host=self._host,
             agent_info=claim.worker_id or "",
         )
-        return txn_id
 
     def _lock(self, work: Work) -> None:
         """SHARED_READ on the table or partition: nobody drops it meanwhile. No waiting: the queue is the waiting room.
@@ -159,35 +159,32 @@ class Preparing:
         A rebalance takes EXCL_WRITE: nobody updates or deletes rows by the ids that it is about to change.
         """
         rebalance = work.claim.type is CompactionType.REBALANCE
-        component = locks.LockComponent(
-            type=locks.LockType.EXCL_WRITE if rebalance else locks.LockType.SHARED_READ,
+        component = LockComponent(
+            type=LockType.EXCL_WRITE if rebalance else LockType.SHARED_READ,
             database=work.claim.table.database,
             table=work.claim.table.table,
             partition=work.claim.partition,
             operation=Operation.SELECT,
         )
-        request = locks.LockRequest(
+        request = LockRequest(
             txn_id=work.txn_id,
             user=work.user,
             host=self._host,
             agent_info=work.claim.worker_id or "",
             components=(component,),
         )
-        response = locks.acquire(self._db, request)
-        if response.state is not locks.LockState.ACQUIRED:
-            holder = f" by transaction {response.blocked_by.txn_id}" if response.blocked_by is not None else ""
+        in_the_way = self._metastore.lock_at_once(request)
+        if in_the_way is not None:
             raise LockNotAcquired(
-                f"{work.claim.object_name} is locked{holder}",
+                f"{work.claim.object_name} is locked by {in_the_way}",
                 hint="request the compaction again when the lock is released",
             )
 
     def _record_snapshot(self, work: Work) -> Snapshot:
-        valid = snapshots.valid_txn_list_for_compactor(self._db, work.txn_id)
-        ids = writeids.valid_write_ids(self._db, work.claim.table, valid).for_compaction()
-        queue.record_snapshot(
-            self._db, work.claim, txn_id=work.txn_id, highest_write_id=ids.high_water, run_as=work.user
-        )
-        return Snapshot(txns=valid, write_ids=ids)
+        snapshot = self._metastore.snapshot(work.claim.table, work.txn_id)
+        highest = snapshot.write_ids.high_water
+        self._metastore.record_snapshot(work.claim, txn_id=work.txn_id, highest_write_id=highest, run_as=work.user)
+        return snapshot
 
 
 def _planned(work: Work, surveyed: Survey, snapshot: Snapshot) -> PlannedWork | Refusal:

@@ -13,12 +13,12 @@ from compactor.jobs.checksum import verify_rows
 from compactor.jobs.engine import Engine
 from compactor.jobs.rebalance import verify_rebalance
 from compactor.jobs.verify import verify_output
-from compactor.metastore import queue, txns
-from compactor.metastore.database import Database
+from compactor.metastore.txns import TxnState
 from compactor.orc.rewrite import ItemResult
 from compactor.service.metrics import Metrics
 from compactor.service.table_statistics import update_statistics
 from compactor.settings import Settings
+from compactor.worker.metastore import WorkerMetastore
 from compactor.worker.work import Outcome, PlannedWork, Step, Work, WorkerResult
 
 _log = structlog.get_logger(__name__)
@@ -30,10 +30,16 @@ class Publishing:
     """Takes written output to the point where everybody sees it."""
 
     def __init__(
-        self, *, db: Database, engine: Engine, settings: Settings, metrics: Metrics, at_step: Callable[[Step], None]
+        self,
+        *,
+        metastore: WorkerMetastore,
+        engine: Engine,
+        settings: Settings,
+        metrics: Metrics,
+        at_step: Callable[[Step], None],
     ) -> None:
-        self._db, self._engine, self._settings, self._metrics = db, engine, settings.worker, metrics
-        self._at_step = at_step
+        self._metastore, self._engine, self._settings = metastore, engine, settings.worker
+        self._metrics, self._at_step = metrics, at_step
 
     def publish(self, planned: PlannedWork, results: Sequence[ItemResult]) -> WorkerResult:
         """Steps 6 to 8. Raises VerificationError, Fenced, WriteConflict, DatabaseUnavailable, CommitOutcomeUnknown."""
@@ -68,10 +74,12 @@ class Publishing:
 
     def _update_statistics(self, planned: PlannedWork, results: Sequence[ItemResult]) -> None:
         """The compaction is published whatever happens here (Hive's StatsUpdater)."""
-        work = planned.work
+        work, db = planned.work, self._metastore.database
+        if db is None:
+            return
         try:
             update_statistics(
-                self._db,
+                db,
                 self._settings,
                 lambda: self._engine.each(work.group, f"statistics after compaction {work.claim.id}"),
                 compaction=work.claim,
@@ -87,23 +95,23 @@ class Publishing:
     def _publish(self, work: Work) -> None:
         for attempt in range(1, _PUBLISH_ATTEMPTS + 1):
             try:
-                queue.publish(self._db, work.claim, work.txn_id)
+                self._metastore.publish(work.claim, work.txn_id)
             except (CommitOutcomeUnknown, DatabaseUnavailable) as error:
                 self._metrics.retries.labels("publish").inc()
                 _log.warning("publication interrupted, reading the outcome", attempt=attempt, error=error.message)
-                state = self._outcome(work.txn_id)
-                if state is txns.TxnState.COMMITTED:
+                state = self._outcome(work)
+                if state is TxnState.COMMITTED:
                     return
                 if state is None:
                     raise CommitOutcomeUnknown(f"transaction {work.txn_id} ended and was forgotten") from error
-                if state is txns.TxnState.ABORTED:
+                if state is TxnState.ABORTED:
                     raise Fenced(f"transaction {work.txn_id} was aborted during publication") from error
                 work.heartbeat.check()
             else:
                 return
         raise DatabaseUnavailable(f"publication of compaction {work.claim.id} failed {_PUBLISH_ATTEMPTS} times")
 
-    def _outcome(self, txn_id: int) -> txns.TxnState | None:
+    def _outcome(self, work: Work) -> TxnState | None:
         """The transaction's state, asked until the database answers; bounded, then the error goes up."""
         attempts = Retrying(
             retry=retry_if_exception_type(DatabaseUnavailable),
@@ -111,4 +119,4 @@ class Publishing:
             wait=wait_exponential(multiplier=0.1, max=10),
             reraise=True,
         )
-        return attempts(txns.transaction_state, self._db, txn_id)
+        return attempts(self._metastore.settle, work.claim, work.txn_id)

@@ -15,6 +15,7 @@ from compactor.metastore.compaction import CompactionState, CompactionType
 from compactor.service.signals import StopRequest
 from compactor.settings import Settings, WorkerSettings
 from compactor.worker import Outcome, Step, Worker
+from compactor.worker.metastore import DatabaseMetastore
 from tests.inline_each import inline
 from tests.inline_rebalance import rebalance_inline
 from tests.inline_runner import InlineJobRunner
@@ -104,7 +105,7 @@ def test_an_engine_that_is_gone_after_its_job_does_not_take_the_result_along(wor
 
     world.request()
     worker = Worker(
-        db=world.db,
+        metastore=DatabaseMetastore(world.db),
         engine=Engine(runner=InlineJobRunner(), rebalance=rebalance_inline, each=lambda *_: inline, cores=gone),
         settings=world.settings,
         metrics=world.metrics,

@@ -31,6 +31,7 @@ from compactor.table.reader import TableSnapshot, open_snapshot
 from compactor.table.transaction import TableTransaction
 from compactor.table.writer import Statements, TableWriter
 from compactor.worker import Step, Worker, WorkerResult
+from compactor.worker.metastore import DatabaseMetastore
 from initiator.service import Initiator, InitiatorResult
 from tests.inline_each import inline
 from tests.inline_rebalance import rebalance_inline
@@ -135,7 +136,7 @@ class World:
         stop: StopRequest | None = None,
     ) -> Worker:
         return Worker(
-            db=self.db,
+            metastore=DatabaseMetastore(self.db),
             engine=Engine(
                 runner=runner or InlineJobRunner(),
                 rebalance=rebalance_inline,
