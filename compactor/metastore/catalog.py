@@ -138,7 +138,8 @@ class Partition:
     """A partition of a table.
 
     name: `p=x/q=y`, escaped. values: unescaped, in the order of the partition columns; NULL is DEFAULT_PARTITION.
-    columns: what the files of this partition were declared with, which may lag behind the table's.
+    columns: what the files of this partition were declared with, which may lag behind the table's. input_format: its
+    own; ALTER TABLE … SET FILEFORMAT changes the table's and those of partitions to come.
     """
 
     id: int
@@ -147,6 +148,7 @@ class Partition:
     location: str
     columns: tuple[Column, ...]
     parameters: Mapping[str, str]
+    input_format: str | None
 
 
 @retried
@@ -284,7 +286,7 @@ def _partitions(
         matching = sa.select(key.c.PART_ID).where(key.c.INTEGER_IDX == index, key.c.PART_KEY_VAL == value)
         wanted.append(PARTITIONS.c.PART_ID.in_(matching))
     query = (
-        sa.select(PARTITIONS.c.PART_ID, PARTITIONS.c.PART_NAME, SDS.c.LOCATION, SDS.c.CD_ID)
+        sa.select(PARTITIONS.c.PART_ID, PARTITIONS.c.PART_NAME, SDS.c.LOCATION, SDS.c.CD_ID, SDS.c.INPUT_FORMAT)
         .join(SDS, SDS.c.SD_ID == PARTITIONS.c.SD_ID)
         .where(*wanted)
         .order_by(PARTITIONS.c.PART_NAME)
@@ -301,6 +303,7 @@ def _partitions(
             location=row.LOCATION,
             columns=columns[row.CD_ID],
             parameters=parameters[row.PART_ID],
+            input_format=row.INPUT_FORMAT,
         )
         for row in conn.execute(query)
     ]

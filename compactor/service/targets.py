@@ -32,19 +32,19 @@ def target_of(table: Table, partition: Partition | None, *, worker: WorkerSettin
     """The target of a compaction of `table`, or of its partition.
 
     Files are matched to the table's columns, not to the partition's, which may lag behind after ALTER TABLE: what was
-    written since has the table's. worker: None: the defaults. Raises NoSuchObject for a view, ConfigError or
+    written since has the table's. Their format is the partition's own, as Hive keeps it. worker: None: the defaults. Raises NoSuchObject for a view, ConfigError or
     UnsupportedData for a table property that names no codec.
     """
     limits = worker or WorkerSettings()
-    place = table.location if partition is None else partition.location
+    holder: Table | Partition = table if partition is None else partition
     name = str(table.name) if partition is None else f"{table.name}/{partition.name}"
-    if place is None or table.input_format is None:
+    if holder.location is None or holder.input_format is None:
         raise NoSuchObject(f"{table.name} is a {table.type} and holds no files")
     return CompactionTarget(
         name=name,
-        location=place,
+        location=holder.location,
         columns=tuple((c.name, c.type) for c in table.columns),
-        input_format=table.input_format,
+        input_format=holder.input_format,
         full_acid=table.is_full_acid,
         bucketed=bool(table.bucket_columns),
         codec=compression_kind(table.parameters.get("orc.compress", "ZLIB")),

@@ -63,24 +63,25 @@ def write_buckets(
     *,
     write_id: int,
     statement_id: int,
+    input_format: str | None = None,
 ) -> None:
-    """One file a bucket below `directory`. buckets: bucket number of each row.
+    """One file a bucket below `directory`. buckets: bucket number of each row. input_format: None: the table's.
 
     No rows still make one file: to Trino a base without a visible file is no base.
     """
     for bucket in np.unique(buckets).tolist() or [0]:
         chosen = rows.take(pa.array(np.flatnonzero(buckets == bucket)))
-        write_rows(fs, directory, table, chosen, bucket=bucket, write_id=write_id, statement_id=statement_id)
+        if table.is_full_acid:
+            _write_acid(fs, directory, table, chosen, bucket=bucket, write_id=write_id, statement_id=statement_id)
+        else:
+            stored_as = file_format(table, input_format)
+            _write_plain(fs, f"{directory}/{insert_only_file(bucket)}", table, chosen, stored_as)
 
 
-def write_rows(
+def _write_acid(
     fs: FileSystem, directory: str, table: Table, rows: pa.Table, *, bucket: int, write_id: int, statement_id: int
 ) -> None:
-    """One file of new rows below `directory`. rows: the table's columns in their exact types; may be empty."""
     row_type = table_type(table.columns)
-    if not table.is_full_acid:
-        _write_plain(fs, f"{directory}/{insert_only_file(bucket)}", table, rows, row_type)
-        return
     events = insert_events(rows, row_type, write_id=write_id, bucket=bucket, statement_id=statement_id)
     with fs.write_atomically(f"{directory}/{bucket_file(bucket)}") as stream:
         _write_events(stream, events, row_type, table)
@@ -151,14 +152,15 @@ def _write_events(stream: pa.NativeFile, events: pa.Table, row_type: HiveType, t
     assembler.finish(stats)
 
 
-def _write_plain(fs: FileSystem, path: str, table: Table, rows: pa.Table, row_type: HiveType) -> None:
+def _write_plain(fs: FileSystem, path: str, table: Table, rows: pa.Table, stored_as: FileFormat) -> None:
     with fs.write_atomically(path) as stream:
-        stored_as = file_format(table)
         match stored_as:
             case FileFormat.PARQUET:
                 write_parquet(stream, rows, codec=table.parameters.get("parquet.compression", "SNAPPY"))
             case FileFormat.ORC:
-                assembler = FileAssembler(stream, Template.fresh(row_type, compression=orc_codec(table)))
+                assembler = FileAssembler(
+                    stream, Template.fresh(table_type(table.columns), compression=orc_codec(table))
+                )
                 for stripe in stripes_of(rows):
                     assembler.append(stripe, None)
                 assembler.finish(None)

@@ -89,17 +89,27 @@ class ScanBatch:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A location that holds rows: the table itself, or one of its partitions."""
+    """A location that holds rows: the table itself, or one of its partitions. input_format: None: the table's."""
 
     location: str
     partition: str | None = None
     values: tuple[str, ...] = ()
+    input_format: str | None = None
+
+    @classmethod
+    def of(cls, partition: Partition) -> Place:
+        return cls(
+            location=partition.location,
+            partition=partition.name,
+            values=partition.values,
+            input_format=partition.input_format,
+        )
 
 
 def places(table: Table, partitions: Sequence[Partition]) -> tuple[Place, ...]:
     """The table's own location, or those of its partitions; NoSuchObject for a view."""
     if table.is_partitioned:
-        return tuple(Place(location=p.location, partition=p.name, values=p.values) for p in partitions)
+        return tuple(Place.of(p) for p in partitions)
     if table.location is None:
         raise NoSuchObject(f"{table.name} is a {table.type} and has no location")
     return (Place(location=table.location),)
@@ -114,8 +124,9 @@ def scan_tasks(table: Table, place: Place, snapshot: Snapshot, filesystem_of: Fi
     listing = fs.listing(root)
     state = directory_state(listing, snapshot)
     groups: list[_Group]
+    stored_as = file_format(table, place.input_format)
     if not table.is_full_acid:
-        groups = [(0, _plain_sources(fs, root, listing, state, file_format(table)), ())]
+        groups = [(0, _plain_sources(fs, root, listing, state, stored_as), ())]
     else:
         groups = _acid_groups(fs, root, listing, state, snapshot.write_ids, table)
     return tuple(
@@ -124,7 +135,7 @@ def scan_tasks(table: Table, place: Place, snapshot: Snapshot, filesystem_of: Fi
             partition=place.partition,
             values=place.values,
             bucket=bucket,
-            format=file_format(table),
+            format=stored_as,
             full_acid=table.is_full_acid,
             row_type=table_type(table.columns),
             partition_types=table_type(table.partition_columns).children,

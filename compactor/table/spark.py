@@ -157,8 +157,18 @@ def _delta_sink(
                     buckets = row_buckets(group, table)
                     if table.bucket_count <= 0:
                         buckets += task
-                    fs, root = filesystem_of(found[values].location)
-                    write_buckets(fs, f"{root}/{directory}", table, group, buckets, write_id=write_id, statement_id=0)
+                    place = found[values]
+                    fs, root = filesystem_of(place.location)
+                    write_buckets(
+                        fs,
+                        f"{root}/{directory}",
+                        table,
+                        group,
+                        buckets,
+                        write_id=write_id,
+                        statement_id=0,
+                        input_format=place.input_format,
+                    )
             return WriterCommitMessage()
 
     class Sink(DataSource):

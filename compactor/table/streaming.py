@@ -138,7 +138,7 @@ class StreamingIngest:
             if self._table.is_partitioned:
                 values = [self._static[c.name] for c in self._table.partition_columns]
                 found = add_partition(self._writer.db, self._table.name, values, if_not_exists=True)
-                self._place = Place(location=found.location, partition=found.name, values=found.values)
+                self._place = Place.of(found)
             else:
                 (self._place,) = places(self._table, [])
         if self._batch_size > 1 and not appendable(self._place.location):

@@ -153,7 +153,7 @@ class TableTransaction:
         partition = catalog_write.add_partition(self.writer.db, self.table.name, values, if_not_exists=True)
         fs, root = self.writer.filesystem_of(partition.location)
         fs.create_directory(root)
-        return Place(location=partition.location, partition=partition.name, values=partition.values)
+        return Place.of(partition)
 
     def commit(self) -> None:
         """WriteConflict, TransactionAborted, CommitOutcomeUnknown."""

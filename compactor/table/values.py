@@ -29,15 +29,16 @@ class FileFormat(enum.Enum):
     """Insert-only tables may use it."""
 
 
-def file_format(table: Table) -> FileFormat:
-    """From the table's input format; UnsupportedData for formats such as text."""
-    name = (table.input_format or "").lower()
+def file_format(table: Table, input_format: str | None = None) -> FileFormat:
+    """From an input format, a partition's or by default the table's; UnsupportedData for formats such as text."""
+    stored_as = input_format or table.input_format or ""
+    name = stored_as.lower()
     if "orc" in name:
         return FileFormat.ORC
     if "parquet" in name and not table.is_full_acid:
         return FileFormat.PARQUET
     raise UnsupportedData(
-        f"table {table.name} is stored as {table.input_format}",
+        f"table {table.name} is stored as {stored_as}",
         hint="ORC tables, and insert-only Parquet tables, can be read and written",
     )
 

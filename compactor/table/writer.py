@@ -207,7 +207,16 @@ class Statements:
         table = self._txn.table
         fs, root = self._txn.writer.filesystem_of(place.location)
         prepare_directory(fs, f"{root}/{directory}", full_acid=table.is_full_acid)
-        write_buckets(fs, f"{root}/{directory}", table, rows, buckets, write_id=self.write_id, statement_id=statement)
+        write_buckets(
+            fs,
+            f"{root}/{directory}",
+            table,
+            rows,
+            buckets,
+            write_id=self.write_id,
+            statement_id=statement,
+            input_format=place.input_format,
+        )
 
     def _target(self, static: Mapping[str, str]) -> str | None:
         """Name of the partition that a static insert goes to, which exists afterwards; None for all other inserts."""
