@@ -147,7 +147,7 @@ def _remove(
     # which must stay known for their quarantine (cleaner.abandoned): so always exactly the write ids, nothing more
     mark_cleaned(db, compaction, uncompacted_aborts=True, aborted_write_ids=swept.after.forgettable)
     # Counted before this compaction; the initiator counts again when there is something new
-    record_delta_counts(db, compaction.table, compaction.partition, {})
+    record_delta_counts(db, {(compaction.table, compaction.partition): {}})
     return RowOutcome(compaction=compaction, verdict=Verdict.CLEANED, removed=swept.removed)
 
 

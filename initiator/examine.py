@@ -1,4 +1,4 @@
-"""One candidate, looked at closely: gather the facts, let `initiator.decide` decide.
+"""A page of candidates, each looked at closely: gather the facts, let `initiator.decide` decide.
 
 What cannot be looked at (a name that does not parse, a missing directory, a table property that is no number) is a
 decision too: not initiated, with the error as the reason. Only a metastore that does not answer ends the cycle.
@@ -6,21 +6,22 @@ decision too: not initiated, with the error as the reason. Only a metastore that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 from compactor.acid.directory import Snapshot, directory_state
 from compactor.acid.planning import Depth
 from compactor.acid.price import Price
-from compactor.acid.snapshot import ValidTxnList
+from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
 from compactor.errors import ConfigError, FormatError, NoSuchObject, StorageError
 from compactor.metastore.calibration import known_rates
-from compactor.metastore.candidates import Candidate, has_active
-from compactor.metastore.catalog import Table, get_database, get_partition, get_table
+from compactor.metastore.candidates import Candidate
+from compactor.metastore.catalog import Table
 from compactor.metastore.compaction import CompactionState, CompactionType
 from compactor.metastore.database import Database
-from compactor.metastore.history import CompactionFilter, recent_outcomes, show_compactions
-from compactor.metastore.writeids import valid_write_ids
+from compactor.metastore.history import CompactionFilter, show_compactions
 from compactor.settings import Settings
 from compactor.storage.filesystem import FilesystemOf
 from initiator.choose import Opinions, choose
@@ -43,6 +44,7 @@ from initiator.decide import (
     measure,
     thresholds,
 )
+from initiator.facts import Facts, facts_of
 
 POOL_PROPERTY = "hive.compactor.worker.pool"
 
@@ -57,8 +59,7 @@ PricesOf = Callable[[Database, Table, str | None, Snapshot], Mapping[Depth, Pric
 class Examination:
     """A candidate and what was decided.
 
-    measured: None when the files were not looked at. pool, run_as: for the request. active: nothing could be decided
-    because a compaction is under way; it has to be looked at again when that has ended.
+    measured: None when the files were not looked at. pool, run_as: for the request.
     """
 
     candidate: Candidate
@@ -66,7 +67,6 @@ class Examination:
     measured: Measurements | None = None
     pool: str | None = None
     run_as: str | None = None
-    active: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,30 +83,33 @@ class Examiner:
     now_ms: int
     prices_of: PricesOf
 
-    def examine(self, candidate: Candidate) -> Examination:
-        """Decide about one candidate, in the order of Hive's checks; MetastoreError when the database fails."""
+    def examine(self, page: Sequence[Candidate], pool: Executor) -> Iterator[Examination]:
+        """Decide about each of the candidates, several at a time, in their order; MetastoreError when the database fails."""
+        facts = facts_of(self.db, page, self.txns, outcomes=self.settings.initiator.failed_compacts_threshold)
+        return pool.map(partial(self._examine_one, facts), page)
+
+    def _examine_one(self, facts: Facts, candidate: Candidate) -> Examination:
         try:
-            return self._examine(candidate)
+            return self._examine(facts, candidate)
         except NoSuchObject as error:
             return Examination(candidate=candidate, decision=Skip(reason=error.message))
         except (ConfigError, FormatError, StorageError) as error:
             return Examination(candidate=candidate, decision=DidNotInitiate(reason=str(error)))
 
-    def _examine(self, candidate: Candidate) -> Examination:
-        database = get_database(self.db, candidate.table.database)
-        if has_active(self.db, candidate.table, candidate.partition):
+    def _examine(self, facts: Facts, candidate: Candidate) -> Examination:
+        """In the order of Hive's checks."""
+        database = facts.database(candidate.table.database)
+        if (candidate.table, candidate.partition) in facts.active:
             waiting = Skip(reason="a compaction is requested or running already")
-            return Examination(candidate=candidate, decision=waiting, active=True)
-        if broken := self._breaker(candidate):
+            return Examination(candidate=candidate, decision=waiting)
+        if broken := self._breaker(facts.past(candidate)):
             return Examination(candidate=candidate, decision=broken)
-        table = get_table(self.db, candidate.table)
-        facts = self._facts(candidate, table, database.parameters)
-        if forbidden := eligible(facts, has_old_abort=candidate.has_old_abort):
+        table = facts.table(candidate.table)
+        about = self._about(candidate, table, database.parameters)
+        if forbidden := eligible(about, has_old_abort=candidate.has_old_abort):
             return Examination(candidate=candidate, decision=forbidden)
-        location = table.location
-        if candidate.partition is not None:
-            location = get_partition(self.db, candidate.table, candidate.partition).location
-        decision, measured = self._decide(candidate, table, location)
+        location = facts.location(candidate)
+        decision, measured = self._decide(candidate, table, location, facts.write_ids[table.name])
         return Examination(
             candidate=candidate,
             decision=decision,
@@ -115,18 +118,14 @@ class Examiner:
             run_as=self.settings.worker.run_as or table.owner,
         )
 
-    def _breaker(self, candidate: Candidate) -> DidNotInitiate | None:
+    def _breaker(self, past: Sequence[PastCompaction]) -> DidNotInitiate | None:
         limits = BreakerLimits(
             failures=self.settings.initiator.failed_compacts_threshold,
             retry_after_s=self.settings.initiator.failed_retry_time_s,
         )
-        past = [
-            PastCompaction(failed=row.state is CompactionState.FAILED, enqueue_time_ms=row.enqueue_time)
-            for row in recent_outcomes(self.db, candidate.table, candidate.partition, limits.failures)
-        ]
         return breaker(past, limits, now_ms=self.now_ms)
 
-    def _facts(self, candidate: Candidate, table: Table, database_parameters: Mapping[str, str]) -> ObjectFacts:
+    def _about(self, candidate: Candidate, table: Table, database_parameters: Mapping[str, str]) -> ObjectFacts:
         return ObjectFacts(
             database_parameters=database_parameters,
             table_parameters=table.parameters,
@@ -136,7 +135,9 @@ class Examiner:
             compact_insert_only=self.settings.initiator.compact_insert_only,
         )
 
-    def _decide(self, candidate: Candidate, table: Table, location: str | None) -> tuple[Decision, Measurements | None]:
+    def _decide(
+        self, candidate: Candidate, table: Table, location: str | None, write_ids: ValidWriteIdList
+    ) -> tuple[Decision, Measurements | None]:
         limits = self.settings.initiator
         aborts = AbortFacts(
             too_many=candidate.too_many_aborts,
@@ -152,7 +153,6 @@ class Examiner:
         own = thresholds(defaults, table.parameters)
         filesystem, path = self.filesystem_of(location)
         listing = filesystem.listing(path)
-        write_ids = valid_write_ids(self.db, candidate.table, self.txns).for_compaction()
         snapshot = Snapshot(txns=self.txns, write_ids=write_ids)
         state = directory_state(listing, snapshot, whole_ranges=True)
         measured = measure(state, listing)

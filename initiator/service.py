@@ -17,32 +17,30 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import assert_never
 
 import structlog
 
-from compactor.metastore.candidates import AbortThresholds, Candidate
+from compactor.metastore.candidates import AbortThresholds, Candidate, record_full_look
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import Compaction, CompactionRequest, CompactionState, CompactionType
 from compactor.metastore.database import Database
 from compactor.metastore.delta_counts import DeltaMetric, record_delta_counts
-from compactor.metastore.history import CompactionFilter, record_not_initiated, show_compactions
+from compactor.metastore.history import CompactionFilter, newest_outcome, record_not_initiated, show_compactions
 from compactor.metastore.mutex import MutexKey, mutex
 from compactor.metastore.queue import request_compaction, revoke_aborted, revoke_claims, revoke_timed_out
 from compactor.metastore.snapshots import valid_txn_list
 from compactor.service.metrics import Metrics
 from compactor.settings import MetricsSettings, Settings
 from compactor.storage.filesystem import FilesystemOf
-from initiator.candidates import FULL_SCAN_INTERVAL_S, pages, since
+from initiator.candidates import pages, since
 from initiator.decide import DidNotInitiate, Initiate, Measurements, Skip
 from initiator.examine import TYPES, Examination, Examiner, PricesOf
 
 _log = structlog.get_logger(__name__)
-
-_QUEUED = frozenset({CompactionState.INITIATED, CompactionState.WORKING, CompactionState.READY_FOR_CLEANING})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +99,6 @@ class _Tally:
     skipped: int = 0
     requested: list[Requested] = field(default_factory=list)
     not_initiated: list[NotInitiated] = field(default_factory=list)
-    put_off: list[Candidate] = field(default_factory=list)
 
 
 class Initiator:
@@ -135,8 +132,6 @@ class Initiator:
         self._process_is_alive = process_is_alive or _process_is_alive
         self._clock = clock
         self._looked_for_dead_workers = False
-        self._last_full_scan: float | None = None
-        self._put_off: tuple[Candidate, ...] = ()
 
     def run_once(self) -> InitiatorResult:
         """One cycle. MetastoreError when the database fails; nothing that was requested is lost by that."""
@@ -147,8 +142,7 @@ class Initiator:
             revoked = self._revoke()
             with self._db.read() as conn:
                 started_ms = self._db.now(conn)
-            began = self._clock()
-            full = self._last_full_scan is None or began - self._last_full_scan >= FULL_SCAN_INTERVAL_S
+            since_ms = since(self._db, held.last_update, now_ms=started_ms)
             examiner = Examiner(
                 db=self._db,
                 filesystem_of=self._filesystem_of,
@@ -159,12 +153,10 @@ class Initiator:
             )
             tally = _Tally()
             with ThreadPoolExecutor(self._settings.initiator.threads, thread_name_prefix="initiator") as pool:
-                for page in self._candidates(since(held.last_update, full=full)):
-                    for examination in pool.map(examiner.examine, page):
-                        self._act(examination, tally)
-            self._put_off = tuple(tally.put_off)
-            if full:
-                self._last_full_scan = began
+                for page in self._pages(since_ms):
+                    self._act(list(examiner.examine(page, pool)), tally)
+            if since_ms is None:
+                record_full_look(self._db, started_ms)
             held.set_last_update(started_ms)
         return InitiatorResult(
             candidates=tally.candidates,
@@ -174,37 +166,38 @@ class Initiator:
             revoked=tuple(revoked),
         )
 
-    def _candidates(self, since_ms: int | None) -> Iterator[list[Candidate]]:
-        """Pages of this cycle, and what the last one had to put off because a compaction was under way."""
+    def _pages(self, since_ms: int | None) -> Iterator[list[Candidate]]:
         limits = self._settings.initiator
         aborts = AbortThresholds(
             count=limits.aborted_txn_threshold, older_than_ms=int(limits.aborted_txn_time_threshold_s * 1000)
         )
-        remaining = {candidate.key: candidate for candidate in self._put_off}
-        for page in pages(
+        return pages(
             self._db,
             fetch_size=limits.fetch_size,
             since_ms=since_ms,
             aborts=None if limits.clean_aborts_using_cleaner else aborts,
-        ):
-            for candidate in page:
-                remaining.pop(candidate.key, None)
-            yield page
-        yield list(remaining.values())
+        )
 
-    def _act(self, examination: Examination, tally: _Tally) -> None:
+    def _act(self, page: Sequence[Examination], tally: _Tally) -> None:
+        counted = {
+            (examination.candidate.table, examination.candidate.partition): delta_counts(
+                examination.measured, self._settings.metrics
+            )
+            for examination in page
+            if examination.measured is not None
+        }
+        record_delta_counts(self._db, counted)
+        for examination in page:
+            self._follow(examination, tally)
+
+    def _follow(self, examination: Examination, tally: _Tally) -> None:
         candidate, decision = examination.candidate, examination.decision
         tally.candidates += 1
-        if examination.measured is not None:
-            counts = delta_counts(examination.measured, self._settings.metrics)
-            record_delta_counts(self._db, candidate.table, candidate.partition, counts)
         match decision:
             case Initiate():
                 self._request(examination, decision, tally)
             case Skip():
                 tally.skipped += 1
-                if examination.active:
-                    tally.put_off.append(candidate)
             case DidNotInitiate(reason=reason):
                 tally.not_initiated.append(
                     NotInitiated(table=candidate.table, partition=candidate.partition, reason=reason)
@@ -246,7 +239,7 @@ class Initiator:
 
     def _record(self, candidate: Candidate, reason: str) -> None:
         """Tell the history, unless the object's newest row says the same: a cycle adds no information by repeating."""
-        newest = _newest_outcome(self._db, candidate)
+        newest = newest_outcome(self._db, candidate.table, candidate.partition)
         told = newest is not None and newest.state is CompactionState.DID_NOT_INITIATE
         if told and newest is not None and newest.error_message == reason:
             return
@@ -317,15 +310,3 @@ def _process_is_alive(pid: int) -> bool:
 
 def _working(db: Database) -> list[Compaction]:
     return show_compactions(db, filters=CompactionFilter(state=CompactionState.WORKING))
-
-
-def _newest_outcome(db: Database, candidate: Candidate) -> Compaction | None:
-    filters = CompactionFilter(
-        database=candidate.table.database, table=candidate.table.table, partition=candidate.partition
-    )
-    rows = [
-        row
-        for row in show_compactions(db, filters=filters)
-        if row.partition == candidate.partition and row.state not in _QUEUED
-    ]
-    return max(rows, key=lambda row: row.id, default=None)

@@ -7,6 +7,7 @@ takes an unordered thousand of the candidates while its check time moves on, so 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -14,24 +15,29 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    FromClause,
     Select,
     Subquery,
     Table,
     and_,
+    exists,
     func,
+    insert,
     literal,
     or_,
     select,
     tuple_,
     union,
+    update,
 )
 
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import CompactionState, CompactionType
-from compactor.metastore.compaction_rows import object_is
+from compactor.metastore.compaction_rows import objects_are
 from compactor.metastore.components import Operation
 from compactor.metastore.database import Database, retried
 from compactor.metastore.schema import (
+    AUX_TABLE,
     COMPACTION_QUEUE,
     COMPLETED_COMPACTIONS,
     COMPLETED_TXN_COMPONENTS,
@@ -39,6 +45,9 @@ from compactor.metastore.schema import (
     TXNS,
 )
 from compactor.metastore.txns import TxnState
+
+_FULL_LOOK = "CompactorFullLook"
+"""Our row of AUX_TABLE, beside those of Hive's mutexes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,24 +114,20 @@ def candidates(
 ) -> list[Candidate]:
     """The next page of objects to look at, ordered by name; shorter than limit: there are no more.
 
-    since_ms: epoch ms of the database's clock; only objects that were written since then, or whose newest history row
-    says that the last attempt failed or was not started. None: all. aborts: take in objects over these thresholds too;
+    since_ms: epoch ms of the database's clock; only objects that were written since then, whose compaction ended since
+    then, or whose newest history row says that the last attempt failed or was not started. None: all. aborts: take in objects over these thresholds too;
     None: aborted writes are the cleaner's business and both flags stay False.
     """
     with db.read() as conn:
-        written = select(*_key(COMPLETED_TXN_COMPONENTS, "CTC"))
+        written = select(*_key(COMPLETED_TXN_COMPONENTS, "CTC")).distinct()
+        parts = [written]
         if since_ms is not None:
             since = db.timestamp(conn) - timedelta(milliseconds=db.now(conn) - since_ms)
-            failed = _last_attempt_failed().subquery()
-            key = dict(zip(("DATABASE", "TABLE", "PARTITION"), _key(COMPLETED_TXN_COMPONENTS, "CTC"), strict=True))
-            written = written.outerjoin(failed, and_(*(key[name] == failed.c[name] for name in key))).where(
-                or_(COMPLETED_TXN_COMPONENTS.c.CTC_TIMESTAMP >= since, failed.c.DATABASE.is_not(None))
-            )
-        if aborts is None:
-            keys = written.distinct().subquery()
-        else:
+            parts = [written.where(COMPLETED_TXN_COMPONENTS.c.CTC_TIMESTAMP >= since), *_to_look_at_again(since_ms)]
+        if aborts is not None:
             overdue = _aborted(db.now(conn), aborts).subquery()
-            keys = union(written, select(overdue.c.DATABASE, overdue.c.TABLE, overdue.c.PARTITION)).subquery()
+            parts.append(select(overdue.c.DATABASE, overdue.c.TABLE, overdue.c.PARTITION))
+        keys = union(*parts).subquery()
         position = (keys.c.DATABASE, keys.c.TABLE, keys.c.PARTITION)
         page = select(*position).order_by(*position).limit(limit)
         if after is not None:
@@ -171,14 +176,36 @@ def aborted_objects(db: Database, *, thresholds: AbortThresholds, limit: int = 1
 
 
 @retried
-def has_active(db: Database, table: TableName, partition: str | None) -> bool:
-    """Is a compaction of exactly this object requested or running? 'r' does not count (isEligibleForCompaction)."""
-    states = [CompactionState.INITIATED, CompactionState.WORKING]
-    active = select(COMPACTION_QUEUE.c.CQ_ID).where(
-        object_is(COMPACTION_QUEUE, "CQ", table, partition), COMPACTION_QUEUE.c.CQ_STATE.in_(states)
+def last_full_look(db: Database) -> int | None:
+    """When the last cycle began that looked at everything, epoch ms; None when there was none."""
+    with db.read() as conn:
+        return conn.scalar(select(AUX_TABLE.c.MT_KEY2).where(AUX_TABLE.c.MT_KEY1 == _FULL_LOOK))
+
+
+@retried
+def record_full_look(db: Database, at: int) -> None:
+    """Keep for every initiator to come when a cycle began that looked at everything; at: epoch ms."""
+    with db.write() as conn:
+        kept = update(AUX_TABLE).where(AUX_TABLE.c.MT_KEY1 == _FULL_LOOK).values(MT_KEY2=at)
+        if conn.execute(kept).rowcount == 0:
+            conn.execute(insert(AUX_TABLE).values(MT_KEY1=_FULL_LOOK, MT_KEY2=at))
+
+
+@retried
+def active_objects(
+    db: Database, objects: Collection[tuple[TableName, str | None]]
+) -> frozenset[tuple[TableName, str | None]]:
+    """Those of the objects of which a compaction is requested or running; 'r' does not count (isEligibleForCompaction)."""
+    queue = COMPACTION_QUEUE.c
+    query = select(queue.CQ_DATABASE, queue.CQ_TABLE, queue.CQ_PARTITION).where(
+        queue.CQ_STATE.in_([CompactionState.INITIATED, CompactionState.WORKING])
     )
     with db.read() as conn:
-        return conn.scalar(active.limit(1)) is not None
+        return frozenset(
+            (TableName(database=row.CQ_DATABASE, table=row.CQ_TABLE), row.CQ_PARTITION)
+            for condition in objects_are(COMPACTION_QUEUE, "CQ", objects)
+            for row in conn.execute(query.where(condition))
+        )
 
 
 def _key(rows: Table, prefix: str) -> list[ColumnElement[Any]]:
@@ -203,15 +230,42 @@ def _candidate(key: CandidateKey, too_many_aborts: bool, has_old_abort: bool) ->
     )
 
 
-def _last_attempt_failed() -> Select[Any]:
-    """Objects whose newest history row is 'a' or 'f'."""
-    history = COMPLETED_COMPACTIONS
-    newest = select(func.max(history.c.CC_ID)).group_by(
-        history.c.CC_DATABASE, history.c.CC_TABLE, history.c.CC_PARTITION
+def _to_look_at_again(since_ms: int) -> Iterator[Select[Any]]:
+    """Objects with writes that were no new ones, but whose last compaction failed, or ended since then.
+
+    While it was under way nobody could ask for another one. Objects with a partition and without are separate
+    questions, for no index answers one that compares NULLs.
+    """
+    queue, history, newer = COMPACTION_QUEUE, COMPLETED_COMPACTIONS, COMPLETED_COMPACTIONS.alias()
+    published = and_(
+        queue.c.CQ_STATE == CompactionState.READY_FOR_CLEANING,
+        or_(queue.c.CQ_COMMIT_TIME >= since_ms, queue.c.CQ_COMMIT_TIME.is_(None)),
     )
-    return select(*_key(history, "CC")).where(
-        history.c.CC_ID.in_(newest),
-        history.c.CC_STATE.in_([CompactionState.DID_NOT_INITIATE, CompactionState.FAILED]),
+    failed = history.c.CC_STATE.in_([CompactionState.DID_NOT_INITIATE, CompactionState.FAILED])
+    for partitioned in (True, False):
+        followed = _same_object(history, "CC", newer, "CC", partitioned=partitioned)
+        last = ~exists().where(followed, newer.c.CC_ID > history.c.CC_ID)
+        for rows, prefix, condition in (
+            (queue, "CQ", published),
+            (history, "CC", history.c.CC_END >= since_ms),
+            (history, "CC", and_(failed, last)),
+        ):
+            named = rows.c[f"{prefix}_PARTITION"]
+            written = _same_object(rows, prefix, COMPLETED_TXN_COMPONENTS, "CTC", partitioned=partitioned)
+            yield select(*_key(rows, prefix)).where(
+                condition, named.is_not(None) if partitioned else named.is_(None), exists().where(written)
+            )
+
+
+def _same_object(
+    one: FromClause, prefix: str, other: FromClause, other_prefix: str, *, partitioned: bool
+) -> ColumnElement[bool]:
+    """partitioned: both rows have a partition; otherwise neither has."""
+    partition = other.c[f"{other_prefix}_PARTITION"]
+    return and_(
+        other.c[f"{other_prefix}_DATABASE"] == one.c[f"{prefix}_DATABASE"],
+        other.c[f"{other_prefix}_TABLE"] == one.c[f"{prefix}_TABLE"],
+        partition == one.c[f"{prefix}_PARTITION"] if partitioned else partition.is_(None),
     )
 
 

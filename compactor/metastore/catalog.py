@@ -7,8 +7,9 @@ Names are lower case, as Hive stores them. Sources: Hive `ObjectStore`, `Metasto
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -33,6 +34,8 @@ from compactor.metastore.database import Database, retried
 
 CATALOG = "hive"
 """The only catalogue whose tables are compacted: Hive's default one."""
+
+_NAMES_A_STATEMENT = 500
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -181,6 +184,18 @@ def get_table(db: Database, name: TableName) -> Table:
 
 
 @retried
+def get_tables(db: Database, names: Collection[TableName]) -> dict[TableName, Table]:
+    """Those of the tables that exist, in a few queries."""
+    found: dict[TableName, Table] = {}
+    with db.read() as conn:
+        for database in sorted({name.database for name in names}):
+            for some in _chunks(sorted(name.table for name in names if name.database == database)):
+                wanted = sa.and_(DBS.c.NAME == database, TBLS.c.TBL_NAME.in_(some))
+                found |= {table.name: table for table in _tables(conn, wanted)}
+    return found
+
+
+@retried
 def get_partition(db: Database, table: TableName, name: str) -> Partition:
     """The partition with the (escaped) name; NoSuchObject when table or partition is unknown."""
     with db.read() as conn:
@@ -188,6 +203,21 @@ def get_partition(db: Database, table: TableName, name: str) -> Partition:
     if not found:
         raise NoSuchObject(f"table {table} has no partition {name}")
     return found[0]
+
+
+@retried
+def partition_locations(db: Database, table: Table, names: Collection[str]) -> dict[str, str]:
+    """Where those of the (escaped) names lie that are partitions of the table, in a few queries."""
+    found: dict[str, str] = {}
+    with db.read() as conn:
+        for some in _chunks(sorted(names)):
+            query = (
+                sa.select(PARTITIONS.c.PART_NAME, SDS.c.LOCATION)
+                .join(SDS, SDS.c.SD_ID == PARTITIONS.c.SD_ID)
+                .where(PARTITIONS.c.TBL_ID == table.id, PARTITIONS.c.PART_NAME.in_(some))
+            )
+            found |= dict(conn.execute(query).all())
+    return found
 
 
 @retried
@@ -236,42 +266,58 @@ def database_row(conn: sa.Connection, name: str) -> CatalogDatabase:
 
 def table_row(conn: sa.Connection, name: TableName) -> Table:
     """`get_table` inside a transaction that is open already."""
+    for found in _tables(conn, sa.and_(DBS.c.NAME == name.database, TBLS.c.TBL_NAME == name.table)):
+        return found
+    raise NoSuchObject(f"table {name} does not exist")
+
+
+def _tables(conn: sa.Connection, where: sa.ColumnElement[bool]) -> list[Table]:
+    """Tables that meet a condition on DBS and TBLS: a fixed number of queries, however many there are."""
     query = (
-        sa.select(TBLS, SDS, SERDES.c.SLIB)
+        sa.select(DBS.c.NAME, TBLS, SDS, SERDES.c.SLIB)
         .join(DBS, DBS.c.DB_ID == TBLS.c.DB_ID)
         .outerjoin(SDS, SDS.c.SD_ID == TBLS.c.SD_ID)
         .outerjoin(SERDES, SERDES.c.SERDE_ID == SDS.c.SERDE_ID)
-        .where(DBS.c.CTLG_NAME == CATALOG, DBS.c.NAME == name.database, TBLS.c.TBL_NAME == name.table)
+        .where(DBS.c.CTLG_NAME == CATALOG, where)
     )
-    row = conn.execute(query).one_or_none()
-    if row is None:
-        raise NoSuchObject(f"table {name} does not exist")
-    keys = PARTITION_KEYS.c
-    partition_keys = sa.select(keys.PKEY_NAME, keys.PKEY_TYPE).where(keys.TBL_ID == row.TBL_ID)
-    bucketing, sorting = BUCKETING_COLS.c, SORT_COLS.c
-    buckets = sa.select(bucketing.BUCKET_COL_NAME).where(bucketing.SD_ID == row.SD_ID)
-    sort = sa.select(sorting.COLUMN_NAME, sorting.ORDER).where(sorting.SD_ID == row.SD_ID)
-    return Table(
-        id=row.TBL_ID,
-        name=name,
-        type=row.TBL_TYPE,
-        owner=row.OWNER,
-        location=row.LOCATION,
-        columns=_columns(conn, COLUMNS_V2.c.CD_ID == row.CD_ID)[row.CD_ID],
-        partition_columns=tuple(
-            Column(name=column, type=kind) for column, kind in conn.execute(partition_keys.order_by(keys.INTEGER_IDX))
-        ),
-        parameters=_parameters(conn, TABLE_PARAMS, TABLE_PARAMS.c.TBL_ID == row.TBL_ID)[row.TBL_ID],
-        input_format=row.INPUT_FORMAT,
-        output_format=row.OUTPUT_FORMAT,
-        serde=row.SLIB,
-        bucket_columns=tuple(conn.scalars(buckets.order_by(bucketing.INTEGER_IDX))),
-        bucket_count=-1 if row.NUM_BUCKETS is None else row.NUM_BUCKETS,
-        sort_columns=tuple(
-            SortColumn(name=column, ascending=order == 1)
-            for column, order in conn.execute(sort.order_by(sorting.INTEGER_IDX))
-        ),
-    )
+    rows = conn.execute(query).all()
+    tables = [row.TBL_ID for row in rows]
+    descriptors = [row.SD_ID for row in rows]
+    keys = _children(conn, PARTITION_KEYS, PARTITION_KEYS.c.TBL_ID, tables)
+    buckets = _children(conn, BUCKETING_COLS, BUCKETING_COLS.c.SD_ID, descriptors)
+    sorting = _children(conn, SORT_COLS, SORT_COLS.c.SD_ID, descriptors)
+    columns = _columns(conn, COLUMNS_V2.c.CD_ID.in_({row.CD_ID for row in rows}))
+    parameters = _parameters(conn, TABLE_PARAMS, TABLE_PARAMS.c.TBL_ID.in_(tables))
+    return [
+        Table(
+            id=row.TBL_ID,
+            name=TableName(database=row.NAME, table=row.TBL_NAME),
+            type=row.TBL_TYPE,
+            owner=row.OWNER,
+            location=row.LOCATION,
+            columns=columns[row.CD_ID],
+            partition_columns=tuple(Column(name=key.PKEY_NAME, type=key.PKEY_TYPE) for key in keys[row.TBL_ID]),
+            parameters=parameters[row.TBL_ID],
+            input_format=row.INPUT_FORMAT,
+            output_format=row.OUTPUT_FORMAT,
+            serde=row.SLIB,
+            bucket_columns=tuple(bucket.BUCKET_COL_NAME for bucket in buckets[row.SD_ID]),
+            bucket_count=-1 if row.NUM_BUCKETS is None else row.NUM_BUCKETS,
+            sort_columns=tuple(SortColumn(name=by.COLUMN_NAME, ascending=by.ORDER == 1) for by in sorting[row.SD_ID]),
+        )
+        for row in rows
+    ]
+
+
+def _children(
+    conn: sa.Connection, table: sa.Table, owner: sa.Column[int], ids: Collection[int]
+) -> Mapping[int, list[sa.Row[Any]]]:
+    """Owner's id to the rows of a list, in the list's order."""
+    found: defaultdict[int, list[sa.Row[Any]]] = defaultdict(list)
+    query = sa.select(table).where(owner.in_(ids)).order_by(owner, table.c.INTEGER_IDX)
+    for row in conn.execute(query):
+        found[row._mapping[owner]].append(row)
+    return found
 
 
 def _partitions(
@@ -324,3 +370,8 @@ def _parameters(conn: sa.Connection, params: sa.Table, where: sa.ColumnElement[b
     for owner_id, key, value in conn.execute(sa.select(params).where(where)):
         found[owner_id][key] = "" if value is None else value
     return found
+
+
+def _chunks(names: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(names), _NAMES_A_STATEMENT):
+        yield names[start : start + _NAMES_A_STATEMENT]

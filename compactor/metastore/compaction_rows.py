@@ -5,14 +5,18 @@ Every function here works inside the caller's database transaction; none begins 
 
 from __future__ import annotations
 
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, insert, null, select, update
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, insert, null, or_, select, update
 
 from compactor.errors import Fenced, MetastoreError
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import Compaction, CompactionState
 from compactor.metastore.schema import COMPACTION_QUEUE, COMPLETED_COMPACTIONS, NEXT_COMPACTION_QUEUE_ID
+
+T = TypeVar("T")
 
 SHARED_COLUMNS = (
     "ID",
@@ -42,6 +46,9 @@ SHARED_COLUMNS = (
 )
 """The columns that queue (CQ_) and history (CC_) have in common, without their prefix."""
 
+_NAMES_AN_ALTERNATIVE = 500
+_ALTERNATIVES_A_STATEMENT = 50
+
 
 def queue_rows() -> Select[Any]:
     """SELECT of the queue, labelled as Compaction.from_row wants it and with the history's columns."""
@@ -68,6 +75,39 @@ def object_is(rows: Table, prefix: str, table: TableName, partition: str | None)
         rows.c[f"{prefix}_TABLE"] == table.table,
         in_partition.is_(None) if partition is None else in_partition == partition,
     )
+
+
+def objects_are(
+    rows: Table, prefix: str, objects: Iterable[tuple[TableName, str | None]]
+) -> Iterator[ColumnElement[bool]]:
+    """Conditions that together, one statement for each, match the rows of exactly these objects; as `object_is`.
+
+    Each alternative of a condition is answered by an index by name; without one, a scan answers hundreds of objects.
+    """
+    tables: defaultdict[str, set[str]] = defaultdict(set)
+    partitions: defaultdict[TableName, set[str]] = defaultdict(set)
+    for table, partition in objects:
+        if partition is None:
+            tables[table.database].add(table.table)
+        else:
+            partitions[table].add(partition)
+    database, table_name, named = (rows.c[f"{prefix}_{column}"] for column in ("DATABASE", "TABLE", "PARTITION"))
+    alternatives = [
+        *(and_(database == of, table_name.in_(some), named.is_(None)) for of, some in _some_at_a_time(tables)),
+        *(
+            and_(database == of.database, table_name == of.table, named.in_(some))
+            for of, some in _some_at_a_time(partitions)
+        ),
+    ]
+    for start in range(0, len(alternatives), _ALTERNATIVES_A_STATEMENT):
+        yield or_(*alternatives[start : start + _ALTERNATIVES_A_STATEMENT])
+
+
+def _some_at_a_time(names_of: Mapping[T, set[str]]) -> Iterator[tuple[T, list[str]]]:
+    for owner, names in names_of.items():
+        ordered = sorted(names)
+        for start in range(0, len(ordered), _NAMES_AN_ALTERNATIVE):
+            yield owner, ordered[start : start + _NAMES_AN_ALTERNATIVE]
 
 
 def lock_compaction_ids(conn: Connection) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import sqlalchemy as sa
 
 from compactor.metastore.catalog import TableName
-from compactor.metastore.compaction_rows import object_is
+from compactor.metastore.compaction_rows import objects_are
 from compactor.metastore.database import Database, retried
 from compactor.metastore.schema import COMPACTION_METRICS_CACHE
 
@@ -30,29 +30,43 @@ class DeltaMetric(enum.StrEnum):
 
 @retried
 def record_delta_counts(
-    db: Database, table: TableName, partition: str | None, counts: Mapping[DeltaMetric, int]
-) -> bool:
-    """Keep these counts of an object and no others; whether that changed anything. counts: 0 is the same as none."""
+    db: Database, counts: Mapping[tuple[TableName, str | None], Mapping[DeltaMetric, int]]
+) -> frozenset[tuple[TableName, str | None]]:
+    """Keep these counts of each object and no others; the objects of which that changed anything.
+
+    A count of 0 is the same as none.
+    """
+    wanted = {
+        each: {str(metric): count for metric, count in of_each.items() if count > 0} for each, of_each in counts.items()
+    }
     cache = COMPACTION_METRICS_CACHE
-    rows = object_is(cache, "CMC", table, partition)
-    wanted = {str(metric): count for metric, count in counts.items() if count > 0}
-    known = sa.select(cache.c.CMC_METRIC_TYPE, cache.c.CMC_METRIC_VALUE).where(rows)
+    known: dict[tuple[TableName, str | None], dict[str, int]] = {}
+    versions: dict[tuple[TableName, str | None], int] = {}
     with db.read() as conn:
-        # Most objects have few deltas in every cycle: those must not cost a writing transaction each
-        if {row.CMC_METRIC_TYPE: row.CMC_METRIC_VALUE for row in conn.execute(known)} == wanted:
-            return False
+        # Most objects have few deltas in every cycle: those must not cost a writing transaction
+        for condition in objects_are(cache, "CMC", counts):
+            for row in conn.execute(sa.select(cache).where(condition)):
+                each = (TableName(database=row.CMC_DATABASE, table=row.CMC_TABLE), row.CMC_PARTITION)
+                known.setdefault(each, {})[row.CMC_METRIC_TYPE] = row.CMC_METRIC_VALUE
+                versions[each] = max(versions.get(each, 0), row.CMC_VERSION)
+    changed = frozenset(each for each in counts if known.get(each, {}) != wanted[each])
+    if not changed:
+        return changed
+    rows = [
+        {
+            "CMC_DATABASE": table.database,
+            "CMC_TABLE": table.table,
+            "CMC_PARTITION": partition,
+            "CMC_METRIC_TYPE": metric,
+            "CMC_METRIC_VALUE": count,
+            "CMC_VERSION": versions.get((table, partition), 0) + 1,
+        }
+        for table, partition in changed
+        for metric, count in wanted[table, partition].items()
+    ]
     with db.write() as conn:
-        version = conn.scalar(sa.select(sa.func.max(cache.c.CMC_VERSION)).where(rows)) or 0
-        conn.execute(sa.delete(cache).where(rows))
-        for metric, count in wanted.items():
-            conn.execute(
-                sa.insert(cache).values(
-                    CMC_DATABASE=table.database,
-                    CMC_TABLE=table.table,
-                    CMC_PARTITION=partition,
-                    CMC_METRIC_TYPE=metric,
-                    CMC_METRIC_VALUE=count,
-                    CMC_VERSION=version + 1,
-                )
-            )
-    return True
+        for condition in objects_are(cache, "CMC", changed):
+            conn.execute(sa.delete(cache).where(condition))
+        if rows:
+            conn.execute(sa.insert(cache), rows)
+    return changed

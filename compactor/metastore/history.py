@@ -6,7 +6,7 @@ Sources: Hive `ShowCompactHandler`, `CheckFailedCompactionsHandler`, `Compaction
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -14,7 +14,7 @@ from sqlalchemy import case, delete, func, insert, or_, select, union_all
 
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import Compaction, CompactionState, CompactionType
-from compactor.metastore.compaction_rows import history_rows, next_compaction_id, object_is, queue_rows
+from compactor.metastore.compaction_rows import history_rows, next_compaction_id, object_is, objects_are, queue_rows
 from compactor.metastore.database import Database, retried
 from compactor.metastore.schema import COMPLETED_COMPACTIONS
 
@@ -35,6 +35,14 @@ class CompactionFilter:
     state: CompactionState | None = None
     type: CompactionType | None = None
     pool: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a compaction ended, and when it was asked for (epoch ms, None when it is not known)."""
+
+    state: CompactionState
+    enqueue_time: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +132,36 @@ def recent_outcomes(db: Database, table: TableName, partition: str | None, n: in
     )
     with db.read() as conn:
         return [Compaction.from_row(row) for row in conn.execute(query).mappings()]
+
+
+@retried
+def outcomes_of_each(
+    db: Database, objects: Collection[tuple[TableName, str | None]], n: int
+) -> dict[tuple[TableName, str | None], list[Outcome]]:
+    """`recent_outcomes` of many objects, in a few queries; objects without any are not in the answer."""
+    history = COMPLETED_COMPACTIONS.c
+    key = (history.CC_DATABASE, history.CC_TABLE, history.CC_PARTITION)
+    place = func.row_number().over(partition_by=key, order_by=history.CC_ID.desc()).label("PLACE")
+    found: dict[tuple[TableName, str | None], list[Outcome]] = {}
+    with db.read() as conn:
+        for condition in objects_are(COMPLETED_COMPACTIONS, "CC", objects):
+            ended = history.CC_STATE.in_([CompactionState.SUCCEEDED, CompactionState.FAILED])
+            rows = select(*key, history.CC_STATE, history.CC_ENQUEUE_TIME, place).where(condition, ended).subquery()
+            for row in conn.execute(select(rows).where(rows.c.PLACE <= n).order_by(rows.c.PLACE)):
+                name = TableName(database=row.CC_DATABASE, table=row.CC_TABLE)
+                outcome = Outcome(state=CompactionState(row.CC_STATE), enqueue_time=row.CC_ENQUEUE_TIME)
+                found.setdefault((name, row.CC_PARTITION), []).append(outcome)
+    return found
+
+
+@retried
+def newest_outcome(db: Database, table: TableName, partition: str | None) -> Compaction | None:
+    """The newest row that the history has of the object, however it ended."""
+    query = history_rows().where(object_is(COMPLETED_COMPACTIONS, "CC", table, partition))
+    newest = query.order_by(COMPLETED_COMPACTIONS.c.CC_ID.desc()).limit(1)
+    with db.read() as conn:
+        row = conn.execute(newest).mappings().one_or_none()
+        return None if row is None else Compaction.from_row(row)
 
 
 @retried

@@ -11,8 +11,8 @@ from compactor.metastore.candidates import (
     Candidate,
     CandidateKey,
     aborted_objects,
+    active_objects,
     candidates,
-    has_active,
 )
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import CompactionRequest, CompactionState, CompactionType
@@ -230,7 +230,8 @@ def test_only_requested_and_running_compactions_are_active(db: Database) -> None
     request = CompactionRequest(
         table=ORDERS, partition="a", type=CompactionType.MAJOR, initiator_id="i", initiator_version="1"
     )
-    assert not has_active(db, ORDERS, "a")
+    objects = [(ORDERS, "a"), (ORDERS, "b"), (ORDERS, None), (BILLS, "a"), (BILLS, None)]
+    assert active_objects(db, objects) == frozenset()
     request_compaction(db, request)
     for state, active in [
         (CompactionState.INITIATED, True),
@@ -239,6 +240,4 @@ def test_only_requested_and_running_compactions_are_active(db: Database) -> None
     ]:
         with db.write() as conn:
             conn.execute(update(COMPACTION_QUEUE).values(CQ_STATE=state))
-        assert has_active(db, ORDERS, "a") is active
-        assert not has_active(db, ORDERS, None)
-        assert not has_active(db, BILLS, "a")
+        assert active_objects(db, objects) == (frozenset({(ORDERS, "a")}) if active else frozenset())
