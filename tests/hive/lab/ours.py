@@ -1,0 +1,84 @@
+"""Our own roles beside Hive, as an operator runs them: the console script with Hive's hive-site.xml."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.hive.lab.process import PATIENCE_S, Process
+
+_SETTINGS = """[spark]
+master = "local[2]"
+driver_memory = "900m"
+[spark.conf]
+"spark.ui.enabled" = "false"
+[metrics]
+port = 0
+[housekeeper]
+interval_s = 2
+"""
+
+
+class Compactor:
+    """`playing` starts and stops roles, each a process of its own; a call runs one command to its end."""
+
+    def __init__(self, root: Path, site: Path) -> None:
+        self._root = root
+        self._site = site
+        self._count = itertools.count(1)
+        self._running: dict[str, Process] = {}
+        self._root.mkdir()
+        (root / "compactor.toml").write_text(_SETTINGS)
+
+    def __call__(self, *arguments: str) -> str:
+        """A command that must succeed; what it printed."""
+        done = subprocess.run(
+            self._command(*arguments),
+            cwd=self._root,
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{arguments}: {done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json"))
+
+    def playing(self, roles: Iterable[str]) -> None:
+        """These roles run from now on, and no other."""
+        wanted = set(roles)
+        for role in self._running.keys() - wanted:
+            self._running.pop(role).stop()
+        for role in wanted:
+            self.start(role)
+
+    def start(self, role: str) -> Process:
+        """The role's process, started when it does not run."""
+        running = self._running.get(role)
+        if running is None or not running.is_alive():
+            log = self._root / f"{role}-{next(self._count)}.log"
+            running = Process(role, self._command(role), log=log, cwd=self._root, env=_environment())
+            self._running[role] = running
+        return running
+
+    def logs(self) -> dict[str, Path]:
+        return {p.stem: p for p in sorted(self._root.glob("*.log"))}
+
+    def stop(self) -> None:
+        self.playing(())
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "compactor", *arguments, "--hive-site", str(self._site)]
+
+
+def _environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if not k.startswith("COMPACTOR_")}
