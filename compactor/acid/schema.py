@@ -76,17 +76,18 @@ def parse_type(text: str) -> HiveType:
 
 
 def can_read_as(found: HiveType, wanted: HiveType) -> bool:
-    """May a file column of type `found` be rewritten as `wanted` without losing or reinterpreting a value?
+    """May a file column of type `found` be rewritten as `wanted` so that every reader goes on seeing the same values?
 
     A narrower set than ConvertTreeReaderFactory's: conversions that can turn a value into null (string to int)
-    or that print numbers as text stay with the engine that defines them.
+    or that print numbers as text stay with the engine that defines them. Texts become each other, as files of LOAD DATA
+    ask for, whose columns are all strings: Hive cuts what is longer than a varchar or char whenever it reads it.
     """
     if found.kind == wanted.kind:
         return _same_kind(found, wanted)
     if found.kind in INTEGERS:
         return _holds_integers(found.kind, wanted)
     if found.kind in STRINGS:
-        return wanted.kind == "string" or (wanted.kind == "varchar" and 0 < found.length <= wanted.length)
+        return wanted.kind in STRINGS
     return found.kind == "float" and wanted.kind == "double"
 
 
@@ -112,8 +113,8 @@ def _same_kind(found: HiveType, wanted: HiveType) -> bool:
             return all(can_read_as(f, w) for (_, f), (_, w) in zip(found.children, wanted.children, strict=True))
         case "decimal":
             return wanted.scale >= found.scale and wanted.precision - wanted.scale >= found.precision - found.scale
-        case "varchar":
-            return wanted.length >= found.length
+        case "varchar" | "char":
+            return True
         case _:
             return found == wanted
 

@@ -1,6 +1,7 @@
 """Schema evolution on Arrow arrays: columns match by position, missing ones are null, narrow ones widen.
 
-Source: ORC `SchemaEvolution` with positional columns, as Hive reads ACID files. Which conversions are allowed is
+Sources: ORC `SchemaEvolution` with positional columns, as Hive reads ACID files; `StringGroupFromStringGroupTreeReader`
+and `CharTreeWriter`. Which conversions are allowed is
 decided by `compactor.acid.schema.can_read_as`.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.acid.schema import HiveType, can_read_as
+from compactor.acid.schema import STRINGS, HiveType, can_read_as
 from compactor.errors import UnsupportedData
 from compactor.orc.types import arrow_type
 
@@ -30,11 +31,20 @@ def converted(array: pa.Array, found: HiveType, wanted: HiveType) -> pa.Array:
             keys = converted(array.keys, found.children[0][1], wanted.children[0][1])
             values = converted(array.items, found.children[1][1], wanted.children[1][1])
             return pa.MapArray.from_arrays(array.offsets, keys, values, mask=_nulls(array))
-        case _ if found.kind == "char":
-            # A char is stored padded, and ORC's CharTreeReader, through which Hive converts it, trims it.
-            return pc.utf8_rtrim(array, characters=" ")
+        case "string" | "varchar" | "char" if found.kind in STRINGS:
+            return _text(array, found, wanted)
         case _:
             return pc.cast(array, arrow_type(wanted), safe=True)
+
+
+def _text(array: pa.StringArray, found: HiveType, wanted: HiveType) -> pa.StringArray:
+    """Cut to the length of the wanted type, in characters; a char is stored padded."""
+    # ORC's CharTreeReader, through which Hive converts a char, trims it.
+    text = pc.utf8_rtrim(array, characters=" ") if found.kind == "char" else array
+    if wanted.kind == "string":
+        return text
+    cut = pc.utf8_slice_codeunits(text, start=0, stop=wanted.length)
+    return pc.utf8_rpad(cut, width=wanted.length, padding=" ") if wanted.kind == "char" else cut
 
 
 def _struct(array: pa.StructArray, found: HiveType, wanted: HiveType) -> pa.StructArray:

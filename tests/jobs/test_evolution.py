@@ -16,7 +16,7 @@ from compactor.acid.stripes import StripeUse
 from compactor.jobs.planner import CompactionTarget, plan, survey
 from compactor.jobs.verify import verify_output
 from tests.jobs.compacted import direct_results
-from tests.orc.acid_files import insert, read_events, source, write_events
+from tests.orc.acid_files import insert, read_events, source, write_events, write_plain
 from tests.properties.strategies import pad
 
 OLD = (("pad", "binary"), ("id", "int"), ("v", "varchar(5)"))
@@ -132,3 +132,33 @@ def test_columns_of_insert_only_parquet_files_are_found_by_name_in_any_order(loc
         (5, "e", None),
         (6, "f", 1.5),
     ]
+
+
+def test_strings_of_load_data_become_the_varchar_and_char_of_the_table(location: Path) -> None:
+    """Files that were moved in have string columns; Hive cuts and pads them when it reads."""
+    columns = (("id", "int"), ("code", "char(4)"), ("label", "varchar(3)"))
+    folder = location / "delta_0000001_0000001_0000"
+    loaded = pa.table(
+        {"id": pa.array([1, 2, 3], pa.int32()), "code": ["ab", "abcdef", None], "label": ["xyz!", "", None]}
+    )
+    write_plain(folder / "000000_0", loaded)
+    rows = [insert(2, 0, (4, "abcd", "abc"))]
+    write_events(location / "delta_0000002_0000002_0000/bucket_00000", rows, row_type=struct_of(columns))
+    made = compacted(target(location, columns))
+    (item,) = made.items
+    with source(location / item.output) as file:
+        assert file.tail.row_type == struct_of(columns)
+    assert [e.row for e in read_events(location / item.output)] == [
+        (1, "ab  ", "xyz"),
+        (2, "abcd", ""),
+        (3, None, None),
+        (4, "abcd", "abc"),
+    ]
+
+
+def test_strings_of_load_data_stay_strings_as_long_as_nothing_else_is_there(location: Path) -> None:
+    for write_id in (1, 2):
+        folder = location / f"delta_{write_id:07d}_{write_id:07d}_0000"
+        write_plain(folder / "000000_0", pa.table({"label": ["a long text"]}))
+    made = compacted(target(location, (("label", "varchar(3)"),)))
+    assert [e.row for e in read_events(location / made.items[0].output)] == [("a long text",)] * 2
