@@ -174,6 +174,8 @@ class HousekeeperSettings(Section):
     """Whether this installation times transactions out and clears the metastore's tables."""
     interval_s: PositiveSeconds = 60.0
     """Time between two rounds of time-outs and clearing."""
+    start_s: Seconds = 0.0
+    """Time before the first round of a process that stays up; Hive waits 60 s."""
     history_interval_s: PositiveSeconds = 300.0
     """Time between two rounds of shortening the compaction history."""
     history_timeout_s: Seconds = 7 * DAY_S
@@ -187,8 +189,37 @@ class TxnSettings(Section):
 
     timeout_s: PositiveSeconds = 300.0
     """A transaction without a heartbeat for this long is aborted."""
-    open_timeout_s: Seconds = 1.0
+    repl_timeout_s: PositiveSeconds = 11 * DAY_S
+    """The same for a transaction that replays one of another cluster."""
+    open_timeout_s: PositiveSeconds = 1.0
     """Longest time that opening a transaction may take in the database."""
+    max_open_batch: PositiveCount = 1000
+    """Transactions that one call opens at most; who asks for more gets so many."""
+    max_open: PositiveCount = 100_000
+    """With so many open transactions no further one is opened until a tenth of them has ended."""
+    count_open_interval_s: Seconds = 1.0
+    """Time between two counts of the open transactions."""
+    strict_locking: bool = True
+    """Whether an insert into an ordinary table locks it EXCLUSIVE; otherwise SHARED_READ."""
+    xlock_iow: bool = True
+    """Whether INSERT OVERWRITE locks EXCLUSIVE, so that no insert beside it vanishes behind the new base."""
+    xlock_write: bool = True
+    """Whether UPDATE, DELETE and MERGE lock EXCL_WRITE; otherwise SHARED_WRITE, and conflicts show at the commit."""
+    min_history_level: bool = True
+    """Whether a new transaction notes the oldest one that was open (MIN_HISTORY_LEVEL), as Hive does by default."""
+    min_history_write_id: bool = True
+    """Whether our readers and writers declare what they read (MIN_HISTORY_WRITE_ID), and so hold up no other table."""
+
+
+class LockSettings(Section):
+    """Waiting for locks."""
+
+    retries: Count = 100
+    """How often a lock that is not free is asked for again."""
+    longest_pause_s: PositiveSeconds = 60.0
+    """Longest pause between two attempts; the first is 100 ms, each further one twice as long."""
+    unlock_retries: Count = 10
+    """How often the withdrawal of a lock is tried again when the database fails."""
 
 
 class MetricsSettings(Section):
@@ -225,7 +256,7 @@ class Settings(Section):
     """All settings; `load_settings` makes one."""
 
     database_url: str = Field(default="sqlite:///compactor.db", repr=False)
-    """The metastore's SQLite database, as a SQLAlchemy URL; this release works on SQLite only."""
+    """The metastore's database as a SQLAlchemy URL: SQLite, PostgreSQL, MariaDB or MySQL."""
     warehouse: str = Field(default_factory=lambda: f"file:{Path.cwd()}/warehouse", min_length=1)
     """Where managed tables live: a path or URI."""
     spark: SparkSettings = SparkSettings()
@@ -240,6 +271,8 @@ class Settings(Section):
     """Time-outs and clearing away what has ended."""
     txn: TxnSettings = TxnSettings()
     """Transactions."""
+    lock: LockSettings = LockSettings()
+    """Waiting for locks."""
     metrics: MetricsSettings = MetricsSettings()
     """The /metrics and /healthz pages."""
     log: LogSettings = LogSettings()
@@ -260,16 +293,15 @@ class Settings(Section):
 
     @field_validator("database_url")
     @classmethod
-    def _is_sqlite_url(cls, value: str) -> str:
+    def _is_supported_url(cls, value: str) -> str:
         allowed = (
-            "a SQLite file such as sqlite:////var/lib/hive-compactor/compactor.db; this release works on SQLite only"
+            "a SQLite file such as sqlite:////var/lib/hive-compactor/compactor.db, or "
+            "postgresql://user:password@host/metastore, or mysql://user:password@host/metastore (MariaDB, too)"
         )
-        if value.startswith("jdbc:"):
-            raise ValueError(allowed)
         try:
             backend = make_url(value).get_backend_name()
         except (ArgumentError, ValueError) as error:
             raise ValueError(allowed) from error
-        if backend != "sqlite":
+        if backend not in {"sqlite", "postgresql", "mysql", "mariadb"}:
             raise ValueError(allowed)
         return value

@@ -22,8 +22,7 @@ The same setting can come from several places. Each wins over the ones before it
 
 Durations are seconds; as text they may carry a unit: `"250ms"`, `"90s"`, `"5m"`, `"12h"`, `"7d"`. In a variable, a list
 is written with commas and a map as a JSON object. Where Hive has two spellings of a key, the first one listed wins.
-This release works on SQLite only: a `javax.jdo.option.ConnectionURL` with `jdbc:` is refused unless
-`COMPACTOR_DATABASE_URL` or `compactor.toml` names a SQLite file. A `hive.compactor.cleaner.retention.time.seconds` holds only with `hive.compactor.delayed.cleanup.enabled`.
+A `hive.compactor.cleaner.retention.time.seconds` holds only with `hive.compactor.delayed.cleanup.enabled`.
 Hive keys of the same families that have no meaning here are named in a warning at the start.
 """
 

@@ -1,7 +1,8 @@
 """The catalogue's tables as Hive 4.0 defines them: databases, tables, partitions, columns, statistics.
 
 Names, types and lengths follow Hive's hive-schema-4.0.0 scripts. `schema.py` adds the transaction tables to the same
-MetaData.
+MetaData. On MariaDB and MySQL names compare byte by byte, as in Hive's script; unlike there they do so in the
+transaction tables too, and partition names, parameters and messages may hold any character, not only those of latin1.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 metadata = sa.MetaData()
 """Every table of this package."""
+
+_MYSQL_KEY_LENGTH = 767
+"""Up to this length a column may stand in a key, of at most 3072 bytes on MariaDB and MySQL."""
 
 BIGINT = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 """SQLite numbers rows by itself only in a column declared INTEGER."""
@@ -25,9 +30,35 @@ def long(name: str, *args: Any, null: bool = False, key: bool = False, default: 
     )
 
 
+def table(name: str, *items: sa.schema.SchemaItem, **options: Any) -> sa.Table:
+    """A table of Hive's; MariaDB and MySQL get Hive's engine, and names that differ in case are different."""
+    return sa.Table(
+        name, metadata, *items, mysql_engine="InnoDB", mysql_charset="latin1", mysql_collate="latin1_bin", **options
+    )
+
+
+def identifier(name: str, length: int, *, null: bool = True, key: bool = False) -> sa.Column[str]:
+    """A column for names that Hive allows letters, digits and '_' in: databases and tables."""
+    return sa.Column(name, sa.String(length), nullable=null, primary_key=key)
+
+
 def text(name: str, length: int | None = None, *, null: bool = True, key: bool = False) -> sa.Column[str]:
-    """A string column of at most `length` characters; None: unlimited."""
-    return sa.Column(name, sa.Text() if length is None else sa.String(length), nullable=null, primary_key=key)
+    """A string column of at most `length` characters of any kind; None: unlimited."""
+    kind: sa.types.TypeEngine[str]
+    if length is None:
+        kind = sa.Text().with_variant(mysql.MEDIUMTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql")
+    else:
+        # three bytes a character, so that database, table and partition fit into one key
+        charset = "utf8mb3" if length == _MYSQL_KEY_LENGTH else "utf8mb4"
+        wide = mysql.VARCHAR(length, charset=charset, collation=f"{charset}_bin")
+        kind = sa.String(length).with_variant(wide, "mysql")
+    return sa.Column(name, kind, nullable=null, primary_key=key)
+
+
+def flag(name: str, *, default: bool | None = None) -> sa.Column[bool]:
+    """A truth value that must be there."""
+    kind = sa.Boolean().with_variant(mysql.BIT(1), "mysql")
+    return sa.Column(name, kind, nullable=False, server_default=None if default is None else sa.false())
 
 
 def letter(name: str) -> sa.Column[str]:
@@ -40,24 +71,22 @@ def _ref(column: str) -> sa.ForeignKey:
 
 
 def _params(name: str, owner: str, owner_id: str, key_length: int = 256) -> sa.Table:
-    return sa.Table(
+    return table(
         name,
-        metadata,
         long(owner_id, _ref(f"{owner}.{owner_id}"), key=True),
         text("PARAM_KEY", key_length, null=False, key=True),
         text("PARAM_VALUE"),
     )
 
 
-SEQUENCE_TABLE = sa.Table("SEQUENCE_TABLE", metadata, text("SEQUENCE_NAME", 255, key=True), long("NEXT_VAL"))
+SEQUENCE_TABLE = table("SEQUENCE_TABLE", text("SEQUENCE_NAME", 255, key=True), long("NEXT_VAL"))
 
-VERSION = sa.Table(
-    "VERSION", metadata, long("VER_ID", key=True), text("SCHEMA_VERSION", 127, null=False), text("VERSION_COMMENT", 255)
+VERSION = table(
+    "VERSION", long("VER_ID", key=True), text("SCHEMA_VERSION", 127, null=False), text("VERSION_COMMENT", 255)
 )
 
-CTLGS = sa.Table(
+CTLGS = table(
     "CTLGS",
-    metadata,
     long("CTLG_ID", key=True),
     sa.Column("NAME", sa.String(256), unique=True),
     text("DESC", 4000),
@@ -65,13 +94,12 @@ CTLGS = sa.Table(
     long("CREATE_TIME", null=True),
 )
 
-DBS = sa.Table(
+DBS = table(
     "DBS",
-    metadata,
     long("DB_ID", key=True),
     text("DESC", 4000),
     text("DB_LOCATION_URI", 4000, null=False),
-    text("NAME", 128),
+    identifier("NAME", 128),
     text("OWNER_NAME", 128),
     text("OWNER_TYPE", 10),
     sa.Column("CTLG_NAME", sa.String(256), nullable=False, server_default="hive"),
@@ -85,11 +113,10 @@ DBS = sa.Table(
 
 DATABASE_PARAMS = _params("DATABASE_PARAMS", "DBS", "DB_ID", key_length=180)
 
-CDS = sa.Table("CDS", metadata, long("CD_ID", key=True))
+CDS = table("CDS", long("CD_ID", key=True))
 
-COLUMNS_V2 = sa.Table(
+COLUMNS_V2 = table(
     "COLUMNS_V2",
-    metadata,
     long("CD_ID", _ref("CDS.CD_ID"), key=True),
     text("COMMENT", 4000),
     text("COLUMN_NAME", 767, null=False, key=True),
@@ -97,9 +124,8 @@ COLUMNS_V2 = sa.Table(
     sa.Column("INTEGER_IDX", sa.Integer, nullable=False),
 )
 
-SERDES = sa.Table(
+SERDES = table(
     "SERDES",
-    metadata,
     long("SERDE_ID", key=True),
     text("NAME", 128),
     text("SLIB", 4000),
@@ -111,44 +137,40 @@ SERDES = sa.Table(
 
 SERDE_PARAMS = _params("SERDE_PARAMS", "SERDES", "SERDE_ID")
 
-SDS = sa.Table(
+SDS = table(
     "SDS",
-    metadata,
     long("SD_ID", key=True),
     text("INPUT_FORMAT", 4000),
-    sa.Column("IS_COMPRESSED", sa.Boolean, nullable=False),
+    flag("IS_COMPRESSED"),
     text("LOCATION", 4000),
     long("NUM_BUCKETS"),
     text("OUTPUT_FORMAT", 4000),
     long("SERDE_ID", _ref("SERDES.SERDE_ID"), null=True),
     long("CD_ID", _ref("CDS.CD_ID"), null=True),
-    sa.Column("IS_STOREDASSUBDIRECTORIES", sa.Boolean, nullable=False),
+    flag("IS_STOREDASSUBDIRECTORIES"),
     sa.Index("SDS_N49", "SERDE_ID"),
     sa.Index("SDS_N50", "CD_ID"),
 )
 
 SD_PARAMS = _params("SD_PARAMS", "SDS", "SD_ID")
 
-BUCKETING_COLS = sa.Table(
+BUCKETING_COLS = table(
     "BUCKETING_COLS",
-    metadata,
     long("SD_ID", _ref("SDS.SD_ID"), key=True),
     text("BUCKET_COL_NAME", 256),
     long("INTEGER_IDX", key=True),
 )
 
-SORT_COLS = sa.Table(
+SORT_COLS = table(
     "SORT_COLS",
-    metadata,
     long("SD_ID", _ref("SDS.SD_ID"), key=True),
     text("COLUMN_NAME", 767),
     long("ORDER"),
     long("INTEGER_IDX", key=True),
 )
 
-TBLS = sa.Table(
+TBLS = table(
     "TBLS",
-    metadata,
     long("TBL_ID", key=True),
     long("CREATE_TIME"),
     long("DB_ID", _ref("DBS.DB_ID"), null=True),
@@ -157,11 +179,11 @@ TBLS = sa.Table(
     text("OWNER_TYPE", 10),
     long("RETENTION"),
     long("SD_ID", _ref("SDS.SD_ID"), null=True),
-    text("TBL_NAME", 256),
+    identifier("TBL_NAME", 256),
     text("TBL_TYPE", 128),
     text("VIEW_EXPANDED_TEXT"),
     text("VIEW_ORIGINAL_TEXT"),
-    sa.Column("IS_REWRITE_ENABLED", sa.Boolean, nullable=False, server_default=sa.false()),
+    flag("IS_REWRITE_ENABLED", default=False),
     long("WRITE_ID", null=True, default=0),
     sa.UniqueConstraint("TBL_NAME", "DB_ID", name="UNIQUETABLE"),
     sa.Index("TBLS_N49", "DB_ID"),
@@ -170,9 +192,8 @@ TBLS = sa.Table(
 
 TABLE_PARAMS = _params("TABLE_PARAMS", "TBLS", "TBL_ID")
 
-PARTITIONS = sa.Table(
+PARTITIONS = table(
     "PARTITIONS",
-    metadata,
     long("PART_ID", key=True),
     long("CREATE_TIME"),
     long("LAST_ACCESS_TIME"),
@@ -185,9 +206,8 @@ PARTITIONS = sa.Table(
     sa.Index("PARTITIONS_N50", "SD_ID"),
 )
 
-PARTITION_KEYS = sa.Table(
+PARTITION_KEYS = table(
     "PARTITION_KEYS",
-    metadata,
     long("TBL_ID", _ref("TBLS.TBL_ID"), key=True),
     text("PKEY_COMMENT", 4000),
     text("PKEY_NAME", 128, null=False, key=True),
@@ -195,9 +215,8 @@ PARTITION_KEYS = sa.Table(
     long("INTEGER_IDX"),
 )
 
-PARTITION_KEY_VALS = sa.Table(
+PARTITION_KEY_VALS = table(
     "PARTITION_KEY_VALS",
-    metadata,
     long("PART_ID", _ref("PARTITIONS.PART_ID"), key=True),
     text("PART_KEY_VAL", 256),
     long("INTEGER_IDX", key=True),
@@ -207,13 +226,12 @@ PARTITION_PARAMS = _params("PARTITION_PARAMS", "PARTITIONS", "PART_ID")
 
 
 def _column_statistics(name: str, owner: str, owner_id: str, *extra: sa.Column[Any]) -> sa.Table:
-    return sa.Table(
+    return table(
         name,
-        metadata,
         long("CS_ID", key=True),
         text("CAT_NAME", 256),
-        text("DB_NAME", 128),
-        text("TABLE_NAME", 256),
+        identifier("DB_NAME", 128),
+        identifier("TABLE_NAME", 256),
         *extra,
         text("COLUMN_NAME", 767),
         text("COLUMN_TYPE", 128),

@@ -1,8 +1,7 @@
 """The one seam to the SQL database: connections, transactions, the clock, and what an error means.
 
-Everything that differs between database products stands in this file: how a writing transaction begins, how the
-clock is read, which errors mean "rolled back, try again" and which mean "the connection is gone". All other modules
-of this package speak SQLAlchemy Core and call three things:
+What differs between database products stands in `dialects.py`. All other modules of this package speak SQLAlchemy
+Core and call three things:
 
     @retried
     def some_operation(db: Database, …) -> …:
@@ -10,23 +9,26 @@ of this package speak SQLAlchemy Core and call three things:
             now = db.now(conn)
             …
 
-SQLite: writers are serialised by BEGIN IMMEDIATE, so `with_for_update()` (which SQLite ignores) adds nothing there;
-WAL lets readers go on meanwhile; synchronous=FULL because a publication that was reported must survive a power cut.
+read() sees one snapshot. write() is READ COMMITTED, as Hive's transactions are, so a row that a decision depends on
+is locked (`with_for_update()`) or changed by a guarded UPDATE whose row count is checked.
+
+What an error means: RolledBack and ConnectionLost, nothing was changed, and `retried` runs the function again;
+DatabaseUnavailable, nothing was changed; CommitOutcomeUnknown, the connection broke in the commit itself, and what
+became of it has to be read back.
 """
 
 from __future__ import annotations
 
 import functools
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError, ProgrammingError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NoSuchModuleError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
@@ -37,6 +39,7 @@ from compactor.errors import (
     MetastoreError,
     NotInitialised,
 )
+from compactor.metastore.dialects import dialect_of, parse_url
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,12 +47,12 @@ R = TypeVar("R")
 MARKER_TABLES = frozenset({"TXNS", "TXN_COMPONENTS", "COMPACTION_QUEUE", "COMPLETED_COMPACTIONS"})
 """Tables whose presence says that Hive's transaction tables are there."""
 
+_INSTALLATION = "COMPACTOR_INSTALLATION"
 _ATTEMPTS = 5
-_BEGIN_MODE = "begin_mode"
-_ROLLED_BACK_CODES = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_EPOCH_MS = sa.text(
-    "SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER)"
-)
+_BEGIN_ATTEMPTS = 3
+_RECYCLE_S = 3600
+"""Connections that firewalls and servers may have given up long ago are not even tried."""
+_WRITING = "writing"
 
 
 class RolledBack(DatabaseUnavailable):
@@ -58,39 +61,29 @@ class RolledBack(DatabaseUnavailable):
     default_hint = "the database is busy; try again, or look for a long transaction of another program"
 
 
-class Database:
-    """A metastore database: thread-safe, and one file may be used by several processes at once."""
+class ConnectionLost(DatabaseUnavailable):
+    """The connection broke before the commit was sent, so the database undid the transaction."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+
+class Database:
+    """A metastore database: thread-safe, and used by any number of processes at once."""
+
+    def __init__(self, engine: sa.Engine, *, apart: sa.Engine | None = None) -> None:
+        """apart: where `apart` takes its connections from, so that they are never missing elsewhere."""
         self._engine = engine
+        self._apart = apart or engine
+        self._dialect = dialect_of(engine)
 
     @classmethod
     def connect(cls, url: str, *, busy_timeout_s: float = 30) -> Database:
         """Prepare access to the database at a SQLAlchemy URL; connections are opened on first use.
 
-        busy_timeout_s: how long a transaction waits for the writer before it. ConfigError when the URL is not one of
-        a supported database.
+        busy_timeout_s: how long a statement waits for a lock of another transaction. ConfigError when the URL is not
+        one of a supported database.
         """
-        try:
-            parsed = sa.make_url(url)
-        except ArgumentError as error:
-            raise ConfigError(
-                "COMPACTOR_DATABASE_URL is no SQLAlchemy URL", hint="for example sqlite:////var/lib/compactor/hms.db"
-            ) from error
-        if parsed.get_backend_name() != "sqlite" or parsed.database in {None, "", ":memory:"}:
-            raise ConfigError(
-                f"database URL {parsed.render_as_string(hide_password=True)!r} is not supported",
-                hint="use a SQLite file: sqlite:////absolute/path/metastore.db",
-            )
-        try:
-            engine = sa.create_engine(
-                parsed, connect_args={"timeout": busy_timeout_s}, pool_size=8, max_overflow=56, pool_timeout=60
-            )
-        except (NoSuchModuleError, ImportError) as error:
-            raise ConfigError(f"no driver for {parsed.drivername!r}: {error}") from error
-        event.listen(engine, "connect", functools.partial(_prepare_connection, busy_timeout_s=busy_timeout_s))
-        event.listen(engine, "begin", _begin)
-        return cls(engine)
+        parsed = parse_url(url)
+        engine = _engine(parsed, busy_timeout_s=busy_timeout_s, pool_size=8, max_overflow=56)
+        return cls(engine, apart=_engine(parsed, busy_timeout_s=busy_timeout_s, pool_size=3, max_overflow=5))
 
     @property
     def engine(self) -> sa.Engine:
@@ -98,32 +91,52 @@ class Database:
         return self._engine
 
     @property
-    def file(self) -> Path:
-        """SQLite's database file, absolute."""
-        return Path(str(self._engine.url.database)).absolute()
+    def file(self) -> Path | None:
+        """SQLite's database file, absolute; None for a database server."""
+        url = self._engine.url
+        return Path(str(url.database)).absolute() if url.get_backend_name() == "sqlite" else None
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
         """One read-only transaction: everything inside sees the same snapshot."""
-        with self._transaction("DEFERRED") as conn:
+        with self._transaction(writing=False) as conn:
             yield conn
 
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """One writing transaction: committed when the block ends, rolled back when it raises.
 
-        RolledBack (see `retried`), DatabaseUnavailable, and CommitOutcomeUnknown when the commit itself broke off.
+        RolledBack (see `retried`), ConnectionLost, DatabaseUnavailable, and CommitOutcomeUnknown when the commit itself
+        broke off.
         """
-        with self._transaction("IMMEDIATE") as conn:
+        with self._transaction(writing=True) as conn:
             yield conn
+
+    @contextmanager
+    def apart(self) -> Iterator[sa.Connection]:
+        """A transaction that may stay open for long, from connections of its own: for locks that outlive a statement.
+
+        It is rolled back at the end of the block, whatever ends it, unless the block itself committed.
+        """
+        conn, _ = self._begun(self._apart, writing=True)
+        with conn:
+            try:
+                for statement in self._dialect.stay_open:
+                    conn.exec_driver_sql(statement)
+                yield conn
+            except DBAPIError as error:
+                raise self._meaning(error) from error
+            finally:
+                _roll_back(conn)
 
     def now(self, conn: sa.Connection) -> int:
         """The database's clock in epoch milliseconds (Hive `TxnUtils.getEpochFn`)."""
-        return int(conn.execute(_EPOCH_MS).scalar_one())
+        return int(conn.execute(self._dialect.epoch_ms).scalar_one())
 
     def timestamp(self, conn: sa.Connection) -> datetime:
-        """The database's clock as the naive UTC timestamp that CTC_TIMESTAMP holds."""
-        return datetime.fromtimestamp(self.now(conn) / 1000, UTC).replace(tzinfo=None)
+        """The database's clock as CTC_TIMESTAMP holds it: naive, in the database session's time zone."""
+        moment: datetime = conn.execute(self._dialect.timestamp).scalar_one()
+        return moment
 
     def table_names(self) -> frozenset[str]:
         """Names of all tables in the database."""
@@ -131,68 +144,100 @@ class Database:
             return frozenset(sa.inspect(conn).get_table_names())
 
     def is_initialised(self) -> bool:
-        """Are Hive's transaction tables there?"""
-        return self.table_names() >= MARKER_TABLES
+        """Are Hive's transaction tables there, and complete when they are ours?"""
+        with self.read() as conn:
+            present = set(sa.inspect(conn).get_table_names())
+            if not present >= MARKER_TABLES:
+                return False
+            # init-db fills this one last
+            made = sa.select(sa.literal(1)).select_from(sa.table(_INSTALLATION))
+            return _INSTALLATION not in present or conn.scalar(made.limit(1)) is not None
 
     def dispose(self) -> None:
         """Close all pooled connections."""
         self._engine.dispose()
+        self._apart.dispose()
 
     @contextmanager
-    def _transaction(self, mode: str) -> Iterator[sa.Connection]:
-        try:
-            conn = self._engine.connect()
-        except PoolTimeout as error:
-            raise DatabaseUnavailable(
-                f"no connection to the metastore database became free: {error}",
-                hint="use fewer threads in one process, or look for one that keeps its connection",
-            ) from error
-        except DBAPIError as error:
-            raise _meaning(error) from error
+    def _transaction(self, *, writing: bool) -> Iterator[sa.Connection]:
+        conn, transaction = self._begun(self._engine, writing=writing)
         with conn:
-            try:
-                conn.execution_options(**{_BEGIN_MODE: mode})
-                transaction = conn.begin()
-            except DBAPIError as error:
-                raise _meaning(error) from error
             try:
                 yield conn
             except DBAPIError as error:
-                transaction.rollback()
-                raise _meaning(error) from error
+                _roll_back(conn)
+                raise self._meaning(error) from error
             except BaseException:
-                transaction.rollback()
+                _roll_back(conn)
                 raise
-            self._commit(transaction)
+            self._commit(conn, transaction)
 
-    @staticmethod
-    def _commit(transaction: sa.RootTransaction) -> None:
+    def _begun(self, engine: sa.Engine, *, writing: bool) -> tuple[sa.Connection, sa.RootTransaction]:
+        """A transaction on a connection that lives; one that died in the pool is noticed here, where it does no harm."""
+        for attempt in range(1, _BEGIN_ATTEMPTS + 1):
+            try:
+                conn = engine.connect()
+            except PoolTimeout as error:
+                raise DatabaseUnavailable(
+                    f"no connection to the metastore database became free: {error}",
+                    hint="use fewer threads in one process, or look for one that keeps its connection",
+                ) from error
+            except DBAPIError as error:
+                raise self._meaning(error) from error
+            try:
+                conn.execution_options(**{_WRITING: writing})
+                return conn, conn.begin()
+            except DBAPIError as error:
+                conn.close()
+                if not error.connection_invalidated or attempt == _BEGIN_ATTEMPTS:
+                    raise self._meaning(error) from error
+        raise AssertionError("the last attempt returns or raises")
+
+    def _commit(self, conn: sa.Connection, transaction: sa.RootTransaction) -> None:
         try:
             transaction.commit()
         except IntegrityError:
             # a deferred constraint: the database said no, nothing is unknown
-            transaction.rollback()
+            _roll_back(conn)
             raise
         except DBAPIError as error:
-            if _was_rolled_back(error):
-                transaction.rollback()
+            if self._dialect.was_rolled_back(error):
+                _roll_back(conn)
                 raise RolledBack(f"the metastore database is busy: {error.orig}") from error
             raise CommitOutcomeUnknown(
                 f"the database did not answer a commit: {error.orig}",
                 hint="read the state back before deciding anything",
             ) from error
 
+    def _meaning(self, error: DBAPIError) -> MetastoreError:
+        """What a driver's error means to us. Constraint violations and wrong SQL are bugs and pass unchanged."""
+        if self._dialect.was_rolled_back(error):
+            return RolledBack(f"the metastore database is busy: {error.orig}")
+        if self._dialect.lacks_table(error):
+            return NotInitialised(f"the metastore database lacks a table of Hive's schema: {error.orig}")
+        if self._dialect.forbids(error):
+            return MetastoreError(
+                f"the metastore database forbids it: {error.orig}",
+                hint="give the database user SELECT, INSERT, UPDATE and DELETE on the metastore's tables",
+            )
+        if error.connection_invalidated:
+            return ConnectionLost(f"the connection to the metastore database broke: {error.orig}")
+        if isinstance(error, IntegrityError | ProgrammingError | DataError) or self._dialect.is_wrong_sql(error):
+            raise error
+        return DatabaseUnavailable(f"the metastore database failed: {error.orig}")
+
 
 def retried(operation: Callable[Concatenate[Database, P], R]) -> Callable[Concatenate[Database, P], R]:
-    """Run a database operation again, at most five times, when the database rolled it back to end a conflict.
+    """Run a database operation again, at most five times, when its transaction is known to have changed nothing.
 
-    Only for functions whose whole effect is one transaction; the last RolledBack goes to the caller.
+    That is after RolledBack and ConnectionLost. Only for functions whose whole effect is one transaction; the last
+    error goes to the caller.
     """
 
     @functools.wraps(operation)
     def call(db: Database, /, *args: P.args, **kwargs: P.kwargs) -> R:
         attempts = Retrying(
-            retry=retry_if_exception_type(RolledBack),
+            retry=retry_if_exception_type((RolledBack, ConnectionLost)),
             stop=stop_after_attempt(_ATTEMPTS),
             wait=wait_random_exponential(multiplier=0.05, max=2),
             reraise=True,
@@ -202,35 +247,35 @@ def retried(operation: Callable[Concatenate[Database, P], R]) -> Callable[Concat
     return call
 
 
-def _prepare_connection(connection: sqlite3.Connection, _record: object, *, busy_timeout_s: float) -> None:
-    # sqlite3 must not begin transactions by itself: _begin says which kind is meant
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout = {int(busy_timeout_s * 1000)}")
-    if cursor.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-        cursor.execute("PRAGMA journal_mode = WAL")
-    cursor.execute("PRAGMA synchronous = FULL")
-    cursor.execute("PRAGMA foreign_keys = ON")
-    cursor.close()
+def _engine(url: sa.URL, *, busy_timeout_s: float, pool_size: int, max_overflow: int) -> sa.Engine:
+    try:
+        engine = sa.create_engine(
+            url, pool_size=pool_size, max_overflow=max_overflow, pool_timeout=60, pool_recycle=_RECYCLE_S
+        )
+    except (NoSuchModuleError, ImportError) as error:
+        raise ConfigError(f"no driver for {url.drivername!r}: {error}") from error
+    dialect = dialect_of(engine)
+
+    @event.listens_for(engine, "do_connect")
+    def _(_dialect: object, _record: object, _args: object, arguments: dict[str, object]) -> None:
+        arguments.update(dialect.connect_args(url, lock_timeout_s=busy_timeout_s))
+
+    @event.listens_for(engine, "connect")
+    def _(connection: object, _record: object) -> None:
+        dialect.prepare(connection, lock_timeout_s=busy_timeout_s)
+
+    event.listen(engine, "begin", _begin)
+    return engine
 
 
 def _begin(conn: sa.Connection) -> None:
-    conn.exec_driver_sql(f"BEGIN {conn.get_execution_options().get(_BEGIN_MODE, 'DEFERRED')}")
+    for statement in dialect_of(conn).begin(writing=bool(conn.get_execution_options().get(_WRITING))):
+        conn.exec_driver_sql(statement)
 
 
-def _meaning(error: DBAPIError) -> MetastoreError:
-    """What a driver's error means to us. Constraint violations and wrong SQL are bugs and pass unchanged."""
-    if isinstance(error, IntegrityError | ProgrammingError | DataError):
-        raise error
-    if _was_rolled_back(error):
-        return RolledBack(f"the metastore database is busy: {error.orig}")
-    if getattr(error.orig, "sqlite_errorcode", None) == sqlite3.SQLITE_ERROR:
-        if "no such table" in str(error.orig):
-            return NotInitialised(f"the metastore database lacks a table of Hive's schema: {error.orig}")
-        raise error
-    return DatabaseUnavailable(f"the metastore database failed: {error.orig}")
-
-
-def _was_rolled_back(error: DBAPIError) -> bool:
-    # the extended codes (SQLITE_BUSY_SNAPSHOT, …) carry the primary one in their low byte
-    return (getattr(error.orig, "sqlite_errorcode", 0) & 0xFF) in _ROLLED_BACK_CODES
+def _roll_back(conn: sa.Connection) -> None:
+    """Undo, and never hide the error that led here: a connection that cannot even do that is thrown away."""
+    try:
+        conn.rollback()
+    except DBAPIError as error:
+        conn.invalidate(error)

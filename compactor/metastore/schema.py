@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 from compactor.errors import ForeignDatabase
 from compactor.metastore.catalog_schema import (
@@ -18,12 +19,15 @@ from compactor.metastore.catalog_schema import (
     DBS,
     SEQUENCE_TABLE,
     VERSION,
+    identifier,
     letter,
     long,
     metadata,
+    table,
     text,
 )
 from compactor.metastore.database import Database, retried
+from compactor.metastore.dialects import alone
 
 SCHEMA_VERSION = "4.0.0"
 """The Hive schema whose tables these are, as VERSION says it."""
@@ -31,9 +35,8 @@ SCHEMA_VERSION = "4.0.0"
 INSTALLATION_VERSION = 2
 """Version of what `init_db` makes. 1: Hive's tables. 2: COMPACTOR_JOB_COST."""
 
-TXNS = sa.Table(
+TXNS = table(
     "TXNS",
-    metadata,
     sa.Column("TXN_ID", BIGINT, primary_key=True, autoincrement=True),
     letter("TXN_STATE"),
     long("TXN_STARTED"),
@@ -49,12 +52,11 @@ TXNS = sa.Table(
     sqlite_autoincrement=True,
 )
 
-TXN_COMPONENTS = sa.Table(
+TXN_COMPONENTS = table(
     "TXN_COMPONENTS",
-    metadata,
     long("TC_TXNID", sa.ForeignKey("TXNS.TXN_ID")),
-    text("TC_DATABASE", 128, null=False),
-    text("TC_TABLE", 256),
+    identifier("TC_DATABASE", 128, null=False),
+    identifier("TC_TABLE", 256),
     text("TC_PARTITION", 767),
     letter("TC_OPERATION_TYPE"),
     long("TC_WRITEID", null=True),
@@ -62,29 +64,32 @@ TXN_COMPONENTS = sa.Table(
     sa.Index("TXN_COMPONENTS_OBJECT", "TC_DATABASE", "TC_TABLE", "TC_PARTITION"),
 )
 
-COMPLETED_TXN_COMPONENTS = sa.Table(
+COMPLETED_TXN_COMPONENTS = table(
     "COMPLETED_TXN_COMPONENTS",
-    metadata,
     long("CTC_TXNID"),
-    text("CTC_DATABASE", 128, null=False),
-    text("CTC_TABLE", 256),
+    identifier("CTC_DATABASE", 128, null=False),
+    identifier("CTC_TABLE", 256),
     text("CTC_PARTITION", 767),
-    sa.Column("CTC_TIMESTAMP", sa.DateTime, nullable=False, server_default=sa.func.current_timestamp()),
+    sa.Column(
+        "CTC_TIMESTAMP",
+        sa.DateTime().with_variant(mysql.TIMESTAMP(), "mysql"),
+        nullable=False,
+        server_default=sa.func.current_timestamp(),
+    ),
     long("CTC_WRITEID", null=True),
     letter("CTC_UPDATE_DELETE"),
     sa.Index("COMPLETED_TXN_COMPONENTS_IDX", "CTC_DATABASE", "CTC_TABLE", "CTC_PARTITION"),
 )
 
-TXN_LOCK_TBL = sa.Table("TXN_LOCK_TBL", metadata, long("TXN_LOCK", key=True))
+TXN_LOCK_TBL = table("TXN_LOCK_TBL", long("TXN_LOCK", key=True))
 
-HIVE_LOCKS = sa.Table(
+HIVE_LOCKS = table(
     "HIVE_LOCKS",
-    metadata,
     long("HL_LOCK_EXT_ID", key=True),
     long("HL_LOCK_INT_ID", key=True),
     long("HL_TXNID"),
-    text("HL_DB", 128, null=False),
-    text("HL_TABLE", 256),
+    identifier("HL_DB", 128, null=False),
+    identifier("HL_TABLE", 256),
     text("HL_PARTITION", 767),
     letter("HL_LOCK_STATE"),
     letter("HL_LOCK_TYPE"),
@@ -99,15 +104,15 @@ HIVE_LOCKS = sa.Table(
     sa.Index("HL_TXNID_INDEX", "HL_TXNID"),
 )
 
-NEXT_LOCK_ID = sa.Table("NEXT_LOCK_ID", metadata, long("NL_NEXT", key=True))
+NEXT_LOCK_ID = table("NEXT_LOCK_ID", long("NL_NEXT", key=True))
 
 
 def _compaction_columns(prefix: str) -> list[sa.Column[int] | sa.Column[str] | sa.Column[bytes]]:
     """The columns that COMPACTION_QUEUE (CQ_) and COMPLETED_COMPACTIONS (CC_) share."""
     return [
         long(f"{prefix}_ID", key=True),
-        text(f"{prefix}_DATABASE", 128, null=False),
-        text(f"{prefix}_TABLE", 256, null=False),
+        identifier(f"{prefix}_DATABASE", 128, null=False),
+        identifier(f"{prefix}_TABLE", 256, null=False),
         text(f"{prefix}_PARTITION", 767),
         letter(f"{prefix}_STATE"),
         letter(f"{prefix}_TYPE"),
@@ -132,9 +137,8 @@ def _compaction_columns(prefix: str) -> list[sa.Column[int] | sa.Column[str] | s
     ]
 
 
-COMPACTION_QUEUE = sa.Table(
+COMPACTION_QUEUE = table(
     "COMPACTION_QUEUE",
-    metadata,
     *_compaction_columns("CQ"),
     long("CQ_CLEANER_START", null=True),
     long("CQ_RETRY_RETENTION", default=0),
@@ -142,68 +146,61 @@ COMPACTION_QUEUE = sa.Table(
     sa.Index("COMPACTION_QUEUE_OBJECT", "CQ_DATABASE", "CQ_TABLE", "CQ_PARTITION"),
 )
 
-NEXT_COMPACTION_QUEUE_ID = sa.Table("NEXT_COMPACTION_QUEUE_ID", metadata, long("NCQ_NEXT", key=True))
+NEXT_COMPACTION_QUEUE_ID = table("NEXT_COMPACTION_QUEUE_ID", long("NCQ_NEXT", key=True))
 
-COMPLETED_COMPACTIONS = sa.Table(
+COMPLETED_COMPACTIONS = table(
     "COMPLETED_COMPACTIONS",
-    metadata,
     *_compaction_columns("CC"),
     long("CC_END", null=True),
     sa.Index("COMPLETED_COMPACTIONS_RES", "CC_DATABASE", "CC_TABLE", "CC_PARTITION"),
 )
 
-COMPACTION_METRICS_CACHE = sa.Table(
+COMPACTION_METRICS_CACHE = table(
     "COMPACTION_METRICS_CACHE",
-    metadata,
-    text("CMC_DATABASE", 128, null=False),
-    text("CMC_TABLE", 256, null=False),
+    identifier("CMC_DATABASE", 128, null=False),
+    identifier("CMC_TABLE", 256, null=False),
     text("CMC_PARTITION", 767),
     text("CMC_METRIC_TYPE", 128, null=False),
     sa.Column("CMC_METRIC_VALUE", sa.Integer, nullable=False),
     sa.Column("CMC_VERSION", sa.Integer, nullable=False),
 )
 
-TXN_TO_WRITE_ID = sa.Table(
+TXN_TO_WRITE_ID = table(
     "TXN_TO_WRITE_ID",
-    metadata,
     long("T2W_TXNID", key=True),
-    text("T2W_DATABASE", 128, null=False, key=True),
-    text("T2W_TABLE", 256, null=False, key=True),
+    identifier("T2W_DATABASE", 128, null=False, key=True),
+    identifier("T2W_TABLE", 256, null=False, key=True),
     long("T2W_WRITEID"),
     sa.Index("TBL_TO_TXN_ID_IDX", "T2W_DATABASE", "T2W_TABLE", "T2W_TXNID", unique=True),
     sa.Index("TBL_TO_WRITE_ID_IDX", "T2W_DATABASE", "T2W_TABLE", "T2W_WRITEID", unique=True),
 )
 
-NEXT_WRITE_ID = sa.Table(
+NEXT_WRITE_ID = table(
     "NEXT_WRITE_ID",
-    metadata,
-    text("NWI_DATABASE", 128, null=False, key=True),
-    text("NWI_TABLE", 256, null=False, key=True),
+    identifier("NWI_DATABASE", 128, null=False, key=True),
+    identifier("NWI_TABLE", 256, null=False, key=True),
     long("NWI_NEXT"),
 )
 
-MIN_HISTORY_WRITE_ID = sa.Table(
+MIN_HISTORY_WRITE_ID = table(
     "MIN_HISTORY_WRITE_ID",
-    metadata,
     long("MH_TXNID", sa.ForeignKey("TXNS.TXN_ID"), key=True),
-    text("MH_DATABASE", 128, null=False, key=True),
-    text("MH_TABLE", 256, null=False, key=True),
+    identifier("MH_DATABASE", 128, null=False, key=True),
+    identifier("MH_TABLE", 256, null=False, key=True),
     long("MH_WRITEID", key=True),
 )
 
-MIN_HISTORY_LEVEL = sa.Table(
+MIN_HISTORY_LEVEL = table(
     "MIN_HISTORY_LEVEL",
-    metadata,
     long("MHL_TXNID", key=True),
     long("MHL_MIN_OPEN_TXNID"),
     sa.Index("MIN_HISTORY_LEVEL_IDX", "MHL_MIN_OPEN_TXNID"),
 )
 
-WRITE_SET = sa.Table(
+WRITE_SET = table(
     "WRITE_SET",
-    metadata,
-    text("WS_DATABASE", 128, null=False),
-    text("WS_TABLE", 256, null=False),
+    identifier("WS_DATABASE", 128, null=False),
+    identifier("WS_TABLE", 256, null=False),
     text("WS_PARTITION", 767),
     long("WS_TXNID"),
     long("WS_COMMIT_ID"),
@@ -211,25 +208,22 @@ WRITE_SET = sa.Table(
     sa.Index("WRITE_SET_OBJECT", "WS_DATABASE", "WS_TABLE", "WS_COMMIT_ID"),
 )
 
-AUX_TABLE = sa.Table(
+AUX_TABLE = table(
     "AUX_TABLE",
-    metadata,
     text("MT_KEY1", 128, null=False, key=True),
     long("MT_KEY2", key=True),
     text("MT_COMMENT", 255),
 )
 
-COMPACTOR_INSTALLATION = sa.Table(
+COMPACTOR_INSTALLATION = table(
     "COMPACTOR_INSTALLATION",
-    metadata,
     sa.Column("INSTALLATION_VERSION", sa.Integer, primary_key=True, autoincrement=False),
     long("CREATED_AT"),
 )
 """Marks a database that `init_db` made; no table of ours exists in any other."""
 
-COMPACTOR_JOB_COST = sa.Table(
+COMPACTOR_JOB_COST = table(
     "COMPACTOR_JOB_COST",
-    metadata,
     sa.Column("JC_ID", BIGINT, primary_key=True, autoincrement=True),
     long("JC_RECORDED_AT"),
     long("JC_BYTES_COPIED"),
@@ -262,23 +256,27 @@ def init_db(db: Database, *, warehouse: str = "/user/hive/warehouse") -> InitOut
     """Create all tables in an empty database, with the catalogue 'hive' and the database 'default'.
 
     warehouse: location (URI or absolute path) of the database 'default'; databases created later get
-    `<warehouse>/<name>.db`. Calling again changes nothing, but adds what the database of an earlier release lacks.
-    ForeignDatabase when the database holds other tables: a Hive metastore's schema is never touched.
+    `<warehouse>/<name>.db`. Calling again changes nothing, but adds what the database of an earlier release lacks and
+    completes what broke off: MariaDB and MySQL commit each table by itself, so COMPACTOR_INSTALLATION is made first
+    and gets its row last. ForeignDatabase when the database holds other tables: a Hive metastore's schema is never
+    touched.
     """
-    with db.write() as conn:
+    with db.write() as conn, alone(conn, "hive-compactor init-db"):
         present = set(sa.inspect(conn).get_table_names())
         if COMPACTOR_INSTALLATION.name in present:
-            return _upgrade(conn)
-        if present:
+            installed: int | None = conn.scalar(sa.select(COMPACTOR_INSTALLATION.c.INSTALLATION_VERSION))
+            if installed is not None:
+                return _upgrade(conn, installed)
+        elif present:
             some = ", ".join(sorted(present)[:5])
             raise ForeignDatabase(f"the database is not empty: {len(present)} tables ({some}, …)")
+        metadata.create_all(conn, tables=[COMPACTOR_INSTALLATION])
         metadata.create_all(conn)
         _insert_first_rows(conn, warehouse=warehouse.rstrip("/") or "/", now=db.now(conn))
     return InitOutcome.CREATED
 
 
-def _upgrade(conn: sa.Connection) -> InitOutcome:
-    installed = conn.scalar(sa.select(COMPACTOR_INSTALLATION.c.INSTALLATION_VERSION)) or 0
+def _upgrade(conn: sa.Connection, installed: int) -> InitOutcome:
     missing = [table for version, tables in _ADDED.items() if version > installed for table in tables]
     if not missing:
         return InitOutcome.ALREADY_THERE

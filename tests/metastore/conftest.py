@@ -7,15 +7,40 @@ import pytest
 
 from compactor.metastore.database import Database
 from compactor.metastore.schema import init_db
+from tests.servers import MariadbServer, PostgresqlServer, Server, running
 
-BACKENDS = ["sqlite"]
+BACKENDS = [
+    "sqlite",
+    pytest.param("postgresql", marks=pytest.mark.slow),
+    pytest.param("mariadb", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    with running(PostgresqlServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[Server]:
+    with running(MariadbServer) as server:
+        yield server
 
 
 @pytest.fixture(params=BACKENDS)
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """URL of an empty database; other processes of a test may connect to it too."""
-    assert request.param == "sqlite"
-    return f"sqlite:///{tmp_path / 'metastore.db'}"
+def backend(request: pytest.FixtureRequest) -> str:
+    """Which database product the test runs on."""
+    return str(request.param)
+
+
+@pytest.fixture
+def database_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """URL of the test's database, without tables or without rows; other processes of a test may connect to it too."""
+    if backend == "sqlite":
+        return f"sqlite:///{tmp_path / 'metastore.db'}"
+    server: Server = request.getfixturevalue(backend)
+    return server.filled() if "db" in request.fixturenames else server.empty()
 
 
 @pytest.fixture
