@@ -310,7 +310,9 @@ def movable_stripes(
     """
     weights: Counter[bytes] = Counter()
     fitting = {
-        n: facts[f.path] for n, f in enumerate(files) if facts[f.path].acid and facts[f.path].row_type == row_type
+        n: found
+        for n, found in enumerate(facts[f.path] for f in files)
+        if found.acid and found.template and found.row_type == row_type
     }
     for found in fitting.values():
         weights[found.template] += sum(s.size for s in found.stripes if s.trusted)

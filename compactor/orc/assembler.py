@@ -25,6 +25,8 @@ from compactor.orc.types import acid_type, to_orc
 from compactor.storage.calendar import holds_dates, to_hybrid
 from compactor.storage.ranges import append_range
 
+_SHORTEST_STRIDE_OF_JAVA = 1000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
@@ -72,7 +74,9 @@ class Template:
         template = replace(found, types=types, encrypted=False, blooms=tuple(blooms))
         if template.compression not in ENCODABLE:
             template = replace(template, compression=pb.ZLIB)
-        return template if template.stride else replace(template, stride=DEFAULT_STRIDE)
+        # orc-core writes no shorter stride (WriterImpl), and may have to write some of these columns.
+        too_short = 0 < template.stride < _SHORTEST_STRIDE_OF_JAVA and _may_be_beyond_arrow(file_type)
+        return replace(template, stride=DEFAULT_STRIDE) if too_short or not template.stride else template
 
     @classmethod
     def fresh(cls, file_type: HiveType, *, compression: int) -> Template:
@@ -247,6 +251,13 @@ def _normalised(node: pb.Type) -> bytes:
         bare.ClearField("precision")
         bare.ClearField("scale")
     return bare.SerializeToString(deterministic=True)
+
+
+def _may_be_beyond_arrow(hive_type: HiveType) -> bool:
+    """Can values of the type make the JVM write them?"""
+    return hive_type.kind.startswith(("timestamp", "uniontype")) or any(
+        _may_be_beyond_arrow(child) for _, child in hive_type.children
+    )
 
 
 def _serialised(file_type: HiveType) -> tuple[bytes, ...]:
