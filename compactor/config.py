@@ -5,8 +5,9 @@ Precedence, lowest first:
 1. the defaults of `compactor.settings`, which are Hive's;
 2. hive-site.xml (`--hive-site`), under Hive's own key names;
 3. compactor.toml (`--config`, else $COMPACTOR_CONFIG, else ./compactor.toml when it exists);
-4. environment: COMPACTOR_<SECTION>__<FIELD>, e.g. COMPACTOR_WORKER__THREADS=2, and four stable short names
-   (COMPACTOR_CONFIG, COMPACTOR_DATABASE_URL, COMPACTOR_SPARK_MASTER, COMPACTOR_METRICS_PORT);
+4. environment: COMPACTOR_<SECTION>__<FIELD>, e.g. COMPACTOR_WORKER__THREADS=2, and five stable short names
+   (COMPACTOR_CONFIG, COMPACTOR_DATABASE_URL, COMPACTOR_METASTORE_URIS, COMPACTOR_SPARK_MASTER,
+   COMPACTOR_METRICS_PORT);
 5. the command line.
 """
 
@@ -24,7 +25,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from compactor.errors import ConfigError
-from compactor.hive_site import HIVE_KEYS, HiveSite, read_hive_site
+from compactor.hive_site import HIVE_KEYS, METASTORE_URIS, HiveSite, read_hive_site
 from compactor.settings import Settings
 
 __all__ = ["SettingDoc", "Settings", "describe_settings", "load_settings"]
@@ -35,6 +36,7 @@ ENV_DELIMITER = "__"
 CONFIG_VARIABLE = "COMPACTOR_CONFIG"
 SHORT_VARIABLES = {
     "COMPACTOR_DATABASE_URL": "database_url",
+    "COMPACTOR_METASTORE_URIS": "metastore.uris",
     "COMPACTOR_SPARK_MASTER": "spark.master",
     "COMPACTOR_METRICS_PORT": "metrics.port",
 }
@@ -86,7 +88,8 @@ def load_settings(
     warnings: list[str] = []
     if hive_site is not None:
         site = read_hive_site(hive_site, environ)
-        found = _from_hive_site(site, str(hive_site), has_database="database_url" in found) | found
+        has_metastore = not found.keys().isdisjoint({"database_url", METASTORE_URIS})
+        found = _from_hive_site(site, str(hive_site), has_metastore=has_metastore) | found
         if site.meaningless:
             warnings.append(f"{hive_site}: these Hive keys change nothing here: {', '.join(site.meaningless)}")
     try:
@@ -134,10 +137,15 @@ def _default_text(name: str, field: FieldInfo) -> str:
     return json.dumps(default, ensure_ascii=False)
 
 
-def _from_hive_site(site: HiveSite, source: str, *, has_database: bool) -> dict[str, _Sourced]:
-    """Hive's database is looked at only when nothing above the file says where ours is."""
-    database = None if has_database else site.database_url()
+def _from_hive_site(site: HiveSite, source: str, *, has_metastore: bool) -> dict[str, _Sourced]:
+    """Hive's metastore is looked at only when nothing above the file says where ours is.
+
+    Where the file names both its database and its Thrift service, the database is taken: all roles can use it.
+    """
+    database = None if has_metastore else site.database_url()
     values = (*site.values, database) if database else site.values
+    if has_metastore or database:
+        values = tuple(v for v in values if v.setting != METASTORE_URIS)
     return {v.setting: _Sourced(value=v.value, label=v.key, source=source) for v in values}
 
 

@@ -38,6 +38,8 @@ CONNECTION_URL = "javax.jdo.option.ConnectionURL"
 CONNECTION_USER = "javax.jdo.option.ConnectionUserName"
 CONNECTION_PASSWORD = "javax.jdo.option.ConnectionPassword"  # noqa: S105 -- the name of a key
 CREDENTIAL_PROVIDER = "hadoop.security.credential.provider.path"
+METASTORE_URIS = "metastore.uris"
+"""Our setting of that name; see `compactor.config` for what wins over it."""
 DELAYED_CLEANUP = "hive.compactor.delayed.cleanup.enabled"
 
 
@@ -182,6 +184,14 @@ HIVE_KEYS: tuple[HiveKey, ...] = (
     _plain("lock.longest_pause_s", "metastore.lock.sleep.between.retries", "hive.lock.sleep.between.retries", unit="s"),
     _plain("lock.unlock_retries", "hive.unlock.numretries"),
     _plain("txn.open_timeout_s", "metastore.txn.opentxn.timeout", "hive.txn.opentxn.timeout", unit="ms"),
+    _plain(METASTORE_URIS, "metastore.thrift.uris", "hive.metastore.uris"),
+    _plain("metastore.timeout_s", "metastore.client.socket.timeout", "hive.metastore.client.socket.timeout", unit="s"),
+    _plain(
+        "metastore.framed",
+        "metastore.thrift.framed.transport.enabled",
+        "hive.metastore.thrift.framed.transport.enabled",
+    ),
+    _plain("metastore.sasl", "metastore.sasl.enabled", "hive.metastore.sasl.enabled"),
     _plain("metrics.on", "metastore.acidmetrics.thread.on"),
     _plain("metrics.interval_s", "metastore.acidmetrics.check.interval", unit="s"),
     _plain("metrics.delta_metrics_cache", "metastore.deltametrics.max.cache.size"),

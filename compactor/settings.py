@@ -222,6 +222,19 @@ class LockSettings(Section):
     """How often the withdrawal of a lock is tried again when the database fails."""
 
 
+class MetastoreSettings(Section):
+    """Hive's metastore over Thrift, for a worker that cannot reach its database."""
+
+    uris: Words = ()
+    """Addresses such as thrift://host:9083, tried in this order; given, the worker speaks Thrift instead of SQL."""
+    timeout_s: PositiveSeconds = 600.0
+    """Longest wait for one answer."""
+    framed: bool = False
+    """Whether the metastore wants the framed transport."""
+    sasl: bool = False
+    """Whether the metastore wants SASL or Kerberos; a worker over Thrift then refuses to start, it has neither."""
+
+
 class MetricsSettings(Section):
     """The /metrics and /healthz pages of every role."""
 
@@ -273,6 +286,8 @@ class Settings(Section):
     """Transactions."""
     lock: LockSettings = LockSettings()
     """Waiting for locks."""
+    metastore: MetastoreSettings = MetastoreSettings()
+    """Hive's metastore over Thrift."""
     metrics: MetricsSettings = MetricsSettings()
     """The /metrics and /healthz pages."""
     log: LogSettings = LogSettings()

@@ -26,6 +26,7 @@ from compactor.service.offers import prices_of
 from compactor.service.queue_statistics import read_statistics
 from compactor.service.signals import StopRequest, stop_on_signals
 from compactor.storage.filesystem import open_location
+from compactor.thrift.metastore import ThriftMetastore
 from compactor.worker import BatchResult
 from initiator.service import Initiator
 
@@ -78,7 +79,9 @@ def run_roles(installation: Installation, roles: Sequence[Role], mode: Mode) -> 
     configure_logging(level=settings.log.level, form=settings.log.format, stream=sys.stderr)
     for warning in settings.warnings:
         _log.warning(warning)
-    installation.db  # noqa: B018 -- fails here and now when the database is not there
+    # Fails here and now when the metastore is not there.
+    thrift = _thrift_alone(installation, roles)
+    (installation.db.is_initialised if thrift is None else thrift.is_alive)()
     stop = StopRequest()
     with stop_on_signals(stop), _progress(mode) as on_progress:
         duties = [d for role in roles for d in duties_of(installation, role, stop, on_progress)]
@@ -90,14 +93,19 @@ def run_roles(installation: Installation, roles: Sequence[Role], mode: Mode) -> 
             installation.close()
 
 
+def _thrift_alone(installation: Installation, roles: Sequence[Role]) -> ThriftMetastore | None:
+    """Hive's service, when these roles need nothing else: a worker that was given its address."""
+    return installation.thrift if set(roles) == {Role.WORKER} else None
+
+
 def duties_of(
     installation: Installation, role: Role, stop: StopRequest, on_progress: Callable[[Compaction, int, int], None]
 ) -> Iterator[Duty]:
-    settings, db, metrics = installation.settings, installation.db, installation.metrics
+    settings, metrics = installation.settings, installation.metrics
     match role:
         case Role.INITIATOR:
             initiator = Initiator(
-                db=db,
+                db=installation.db,
                 filesystem_of=open_location,
                 settings=settings,
                 metrics=metrics,
@@ -120,11 +128,15 @@ def duties_of(
                 )
         case Role.CLEANER:
             cleaner = Cleaner(
-                db=db, filesystem_of=open_location, settings=settings, metrics=metrics, host=installation.host
+                db=installation.db,
+                filesystem_of=open_location,
+                settings=settings,
+                metrics=metrics,
+                host=installation.host,
             )
             yield Duty(role=role, interval_s=settings.cleaner.interval_s, cycle=cleaner.run_once)
         case Role.HOUSEKEEPER:
-            keeper = HouseKeeper(db=db, settings=settings, metrics=metrics)
+            keeper = HouseKeeper(db=installation.db, settings=settings, metrics=metrics)
             yield Duty(role=role, interval_s=settings.housekeeper.interval_s, cycle=keeper.run_once)
 
 
@@ -146,15 +158,18 @@ def loop_of(duties: Sequence[Duty], metrics: Metrics, clock: Callable[[], float]
 def _for_ever(installation: Installation, roles: Sequence[Role], duties: Sequence[Duty], stop: StopRequest) -> int:
     settings, metrics = installation.settings, installation.metrics
     loop = loop_of(duties, metrics)
-    metrics.watch(
-        lambda: read_statistics(
-            installation.db,
-            top=settings.metrics.delta_metrics_cache,
-            delta_threshold=settings.metrics.delta_metrics_threshold,
-            obsolete_delta_threshold=settings.metrics.obsolete_delta_metrics_threshold,
-        ),
-        interval_s=settings.metrics.interval_s,
-    )
+    thrift = _thrift_alone(installation, roles)
+    if thrift is None:
+        # A worker over Thrift leaves the queue's numbers to whoever has the database.
+        metrics.watch(
+            lambda: read_statistics(
+                installation.db,
+                top=settings.metrics.delta_metrics_cache,
+                delta_threshold=settings.metrics.delta_metrics_threshold,
+                obsolete_delta_threshold=settings.metrics.obsolete_delta_metrics_threshold,
+            ),
+            interval_s=settings.metrics.interval_s,
+        )
     server: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if settings.metrics.on:
         server = StatusServer(
@@ -162,7 +177,7 @@ def _for_ever(installation: Installation, roles: Sequence[Role], duties: Sequenc
             port=settings.metrics.port,
             registry=metrics.registry,
             roles=loop.status,
-            ping=installation.db.is_initialised,
+            ping=installation.db.is_initialised if thrift is None else thrift.is_alive,
         )
     for role in roles:
         metrics.role_up.labels(role.value).set(1)

@@ -19,6 +19,8 @@ from compactor.metastore.database import Database
 from compactor.service.metrics import Metrics
 from compactor.service.signals import StopRequest
 from compactor.settings import Settings
+from compactor.thrift.client import MetastoreClient
+from compactor.thrift.metastore import ThriftMetastore
 from compactor.worker import Worker
 from compactor.worker.metastore import DatabaseMetastore
 
@@ -60,7 +62,12 @@ class Installation:
 
     @cached_property
     def db(self) -> Database:
-        """The database; NotInitialised when Hive's tables are not there."""
+        """The database; NotInitialised when Hive's tables are not there, ConfigError when none is meant."""
+        if self.settings.metastore.uris and "database_url" not in self.settings.model_fields_set:
+            raise ConfigError(
+                "metastore.uris is enough for the worker; everything else needs the metastore's database",
+                hint="set COMPACTOR_DATABASE_URL, or run nothing but 'compactor worker' here",
+            )
         file = self.unchecked_database.file
         if file is not None and not file.exists():
             # Looking into it would create it.
@@ -68,6 +75,20 @@ class Installation:
         if not self.unchecked_database.is_initialised():
             raise NotInitialised("the metastore database has no transaction tables")
         return self.unchecked_database
+
+    @cached_property
+    def thrift(self) -> ThriftMetastore | None:
+        """Hive's metastore service, when the settings say that the worker is to use it. Nothing is sent yet."""
+        metastore = self.settings.metastore
+        if not metastore.uris:
+            return None
+        if metastore.sasl:
+            raise ConfigError(
+                "the metastore wants SASL (metastore.sasl), which this worker cannot speak",
+                hint="give the metastore's database (COMPACTOR_DATABASE_URL), or an address without SASL",
+            )
+        client = MetastoreClient(metastore.uris, timeout_s=metastore.timeout_s, framed=metastore.framed)
+        return ThriftMetastore(client, heartbeat_timeout_s=self.settings.txn.timeout_s / 8)
 
     @cached_property
     def sessions(self) -> SparkSessions:
@@ -85,7 +106,7 @@ class Installation:
 
     def worker(self, stop: StopRequest, on_progress: Callable[[Compaction, int, int], None]) -> Worker:
         return Worker(
-            metastore=DatabaseMetastore(self.db),
+            metastore=self.thrift or DatabaseMetastore(self.db),
             engine=spark_engine(self.sessions),
             settings=self.settings,
             metrics=self.metrics,
@@ -98,4 +119,6 @@ class Installation:
     def close(self) -> None:
         if "sessions" in self.__dict__:
             self.sessions.stop()
+        if self.thrift is not None:
+            self.thrift.close()
         self.unchecked_database.dispose()
