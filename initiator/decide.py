@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from compactor.acid.directory import DirectoryState, Listing
 from compactor.acid.planning import Depth
-from compactor.acid.trino import unseen_base, unseen_deletes
+from compactor.acid.trino import unseen_base, unseen_in_deltas
 from compactor.errors import ConfigError
 
 NO_AUTO_COMPACTION = "no_auto_compaction"
@@ -236,7 +236,7 @@ def decide_for_trino(state: DirectoryState, listing: Listing) -> Initiate | None
     """The compaction that makes Trino read what Hive reads; None when it does already."""
     if reason := unseen_base(state, listing):
         return Initiate(depth=Depth.MAJOR, reason=reason)
-    if reason := unseen_deletes(state, listing):
+    if reason := unseen_in_deltas(state, listing):
         return Initiate(depth=Depth.MINOR, reason=reason)
     return None
 

@@ -30,7 +30,7 @@ from compactor.acid.sources import (
     originals_and_base,
 )
 from compactor.acid.stripes import DeleteFacts
-from compactor.acid.trino import trino_blind, unseen_deletes
+from compactor.acid.trino import trino_blind, unseen_in_deltas
 from compactor.errors import UnsupportedData
 
 __all__ = [
@@ -101,7 +101,7 @@ def worth_doing(depth: Depth, state: DirectoryState, listing: Listing) -> Refusa
             return None
         # A lone base is the goal; a lone delta reads as fast as a base would.
         return Refusal(reason=f"nothing to gain from a major compaction: {_inventory(state)}", leftovers=leftovers)
-    if deltas > 2 or (deltas == 2 and len(state.delete_deltas) != 1) or unseen_deletes(state, listing):
+    if deltas > 2 or (deltas == 2 and len(state.delete_deltas) != 1) or unseen_in_deltas(state, listing):
         return None
     return Refusal(reason=f"nothing to gain from a minor compaction: {_inventory(state)}", leftovers=leftovers)
 

@@ -6,9 +6,14 @@
 2. Trino finds bases by listing files. A base without a visible one, as TRUNCATE and a DELETE of everything leave it, is
    none to Trino, and what the base replaced is read until the cleaner has removed it. Only a major compaction cures it:
    its base always has a file.
+3. Trino reads the files of a base or delta, not those of folders in it. A UNION ALL into an insert-only table writes
+   each of its branches into a folder HIVE_UNION_SUBDIR_n, and their rows are missing. A minor compaction cures it for
+   deltas, a major one for all: our files stand in the directory itself.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from compactor.acid.directory import DirectoryState, Listing
 from compactor.acid.layout import is_hidden, parse_bucket
@@ -16,7 +21,12 @@ from compactor.acid.layout import is_hidden, parse_bucket
 
 def trino_blind(state: DirectoryState, listing: Listing) -> str:
     """Why Trino shows rows that are gone, for people; empty when it reads what Hive reads."""
-    return unseen_base(state, listing) or unseen_deletes(state, listing)
+    return unseen_base(state, listing) or unseen_in_deltas(state, listing)
+
+
+def unseen_in_deltas(state: DirectoryState, listing: Listing) -> str:
+    """What a minor or a major compaction cures: unseen deletes, and rows in folders of deltas; empty: nothing."""
+    return unseen_deletes(state, listing) or _unseen_rows((d.name for d in state.insert_deltas), listing)
 
 
 def unseen_deletes(state: DirectoryState, listing: Listing) -> str:
@@ -30,12 +40,16 @@ def unseen_deletes(state: DirectoryState, listing: Listing) -> str:
 
 
 def unseen_base(state: DirectoryState, listing: Listing) -> str:
-    """Case 2, cured by a major compaction: the base that Trino does not see; empty: it sees it, or would miss nothing.
+    """Cases 2 and 3, cured by a major compaction: what Trino does not see of the base; empty: nothing, or no loss.
 
     Without obsolete entries nothing on disk is older than the base, so there is nothing that could be read instead. A
     file of no bytes is enough for Trino.
     """
-    if state.base is None or not state.obsolete:
+    if state.base is None:
+        return ""
+    if reason := _unseen_rows([state.base.name], listing):
+        return reason
+    if not state.obsolete:
         return ""
     prefix = f"{state.base.name}/"
     seen = any(
@@ -44,3 +58,12 @@ def unseen_base(state: DirectoryState, listing: Listing) -> str:
     return (
         "" if seen else f"Trino does not see {state.base.name}, which has no visible file, and reads what it replaced"
     )
+
+
+def _unseen_rows(directories: Iterable[str], listing: Listing) -> str:
+    """Case 3 in some directories."""
+    for directory in directories:
+        for file in listing.data_files(directory):
+            if "/" in file.path[len(directory) + 1 :]:
+                return f"Trino does not read {file.path}, which stands in a folder of its own"
+    return ""

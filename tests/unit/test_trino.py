@@ -1,4 +1,4 @@
-"""What Trino reads wrongly: deletes under names with attempt ids, and bases without a visible file."""
+"""What Trino reads wrongly: deletes under names with attempt ids, bases without a visible file, rows in folders."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from compactor.acid.directory import DirectoryState, ListedFile, Listing, Snapshot, directory_state
 from compactor.acid.planning import Depth, Refusal, worth_doing
 from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
-from compactor.acid.trino import trino_blind, unseen_base, unseen_deletes
+from compactor.acid.trino import trino_blind, unseen_base, unseen_deletes, unseen_in_deltas
 
 
 def found(*paths: str, empty: tuple[str, ...] = ()) -> tuple[DirectoryState, Listing]:
@@ -79,3 +79,26 @@ def test_an_unseen_base_with_nothing_older_hides_nothing() -> None:
 
 def test_a_table_without_a_base_is_read_right() -> None:
     assert not trino_blind(*found(_D1, _D2))
+
+
+_UNION = tuple(f"delta_4_4_0000/HIVE_UNION_SUBDIR_{n}/000000_0" for n in (1, 2))
+
+
+@pytest.mark.parametrize("older", [(), (_D1,)], ids=["a lone delta", "beside another"])
+@pytest.mark.parametrize("depth", list(Depth))
+def test_rows_in_folders_of_a_delta_are_worth_a_compaction(depth: Depth, older: tuple[str, ...]) -> None:
+    state, listing = found(*older, *_UNION)
+    assert unseen_in_deltas(state, listing) == (f"Trino does not read {_UNION[0]}, which stands in a folder of its own")
+    assert worth_doing(depth, state, listing) is None
+
+
+def test_rows_in_folders_of_a_base_are_worth_a_major_compaction_only() -> None:
+    state, listing = found("base_4/HIVE_UNION_SUBDIR_1/000000_0", "base_4/000000_0")
+    assert "HIVE_UNION_SUBDIR_1" in unseen_base(state, listing)
+    assert not unseen_in_deltas(state, listing)
+    assert worth_doing(Depth.MAJOR, state, listing) is None
+    assert worth_doing(Depth.MINOR, state, listing) is not None
+
+
+def test_hidden_and_empty_files_in_folders_are_missed_by_nobody() -> None:
+    assert not trino_blind(*found(_D1, "delta_4_4_0000/_tmp/000000_0", "delta_4_4_0000/HIVE_UNION_SUBDIR_1/000000_0!"))
