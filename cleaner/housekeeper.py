@@ -2,8 +2,9 @@
 
 One cycle, under the HouseKeeper mutex; each step is one database transaction, and any order of them is safe:
 
-1. Abort transactions without a heartbeat, and release locks without one. Claims of compactions whose transaction was
-   aborted, or which are older than the time limit, go back to the queue.
+1. Abort transactions without a heartbeat, and release locks without one. End deadlocks: waiters of ours do it
+   themselves, Hive's do not. Claims of compactions whose transaction was aborted, or which are older than the time
+   limit, go back to the queue.
 2. Forget ended transactions, write ids, write sets and duplicates that no snapshot can refer to.
 3. Shorten the history.
 
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from compactor.metastore.database import Database
+from compactor.metastore.deadlocks import end_deadlocks
 from compactor.metastore.history import HistoryRetention, purge_history
 from compactor.metastore.housekeeping import (
     clean_duplicate_completed_components,
@@ -24,12 +26,14 @@ from compactor.metastore.housekeeping import (
     clean_write_id_map,
     clean_write_sets,
 )
-from compactor.metastore.locks import time_out_locks
 from compactor.metastore.mutex import MutexKey, mutex
 from compactor.metastore.queue import revoke_aborted, revoke_silent, revoke_timed_out
-from compactor.metastore.txns import time_out_transactions
+from compactor.metastore.time_outs import time_out_locks, time_out_transactions
 from compactor.service.metrics import Metrics
 from compactor.settings import Settings
+
+_BATCH = 1000
+_MOST_BATCHES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +42,7 @@ class HouseKeeperResult:
 
     timed_out_transactions: tuple[int, ...] = ()
     timed_out_locks: tuple[int, ...] = ()
+    deadlocked: tuple[int, ...] = ()
     revoked: tuple[int, ...] = ()
     empty_transactions: int = 0
     write_ids: int = 0
@@ -51,13 +56,15 @@ class HouseKeeperResult:
         forgotten = (
             self.empty_transactions + self.write_ids + self.write_sets + self.duplicate_components + self.history
         )
-        return bool(self.timed_out_transactions or self.timed_out_locks or self.revoked or forgotten)
+        ended = self.timed_out_transactions or self.timed_out_locks or self.deadlocked
+        return bool(ended or self.revoked or forgotten)
 
     def describe(self) -> str:
         if self.held_elsewhere:
             return "another housekeeper is at work"
         return (
             f"timed out {len(self.timed_out_transactions)} transactions and {len(self.timed_out_locks)} locks, "
+            f"ended {len(self.deadlocked)} deadlocks, "
             f"gave back {len(self.revoked)} claims; forgot {self.empty_transactions} transactions, "
             f"{self.write_ids} write ids, {self.write_sets} write sets, {self.duplicate_components} duplicates, "
             f"{self.history} history rows"
@@ -83,15 +90,16 @@ class HouseKeeper:
                 self._metrics.waits.labels("housekeeper mutex").inc()
                 return HouseKeeperResult(held_elsewhere=True)
             timeout_ms = int(self._settings.txn.timeout_s * 1000)
-            timed_out = time_out_transactions(self._db, timeout_ms=timeout_ms)
-            self._metrics.timed_out_transactions.inc(len(timed_out))
+            timed_out = self._time_out_transactions(timeout_ms)
             locks = time_out_locks(self._db, timeout_ms=timeout_ms)
+            deadlocked = [deadlock.victim for deadlock in end_deadlocks(self._db)]
             revoked = revoke_aborted(self._db)
             revoked += revoke_silent(self._db, timeout_ms=timeout_ms)
             revoked += revoke_timed_out(self._db, timeout_ms=int(self._settings.worker.timeout_s * 1000))
             return HouseKeeperResult(
                 timed_out_transactions=tuple(timed_out),
                 timed_out_locks=tuple(locks),
+                deadlocked=tuple(deadlocked),
                 revoked=tuple(revoked),
                 empty_transactions=clean_empty_transactions(
                     self._db, open_txn_timeout_ms=int(self._settings.txn.open_timeout_s * 1000)
@@ -101,6 +109,22 @@ class HouseKeeper:
                 duplicate_components=clean_duplicate_completed_components(self._db),
                 history=self._purge_history(),
             )
+
+    def _time_out_transactions(self, timeout_ms: int) -> list[int]:
+        """Batch by batch: each is one database transaction, and what is counted stays counted when the next one fails."""
+        timed_out: list[int] = []
+        for _ in range(_MOST_BATCHES):
+            batch = time_out_transactions(
+                self._db,
+                timeout_ms=timeout_ms,
+                replication_timeout_ms=int(self._settings.txn.repl_timeout_s * 1000),
+                limit=_BATCH,
+            )
+            self._metrics.timed_out_transactions.inc(len(batch))
+            timed_out += batch
+            if len(batch) < _BATCH:
+                break
+        return timed_out
 
     def _purge_history(self) -> int:
         """Less often than the rest: it reads the whole history."""

@@ -11,7 +11,10 @@ CompactorError
 │   ├── AlreadyExists            database, table or partition exists
 │   ├── NoSuchTransaction        transaction id unknown
 │   ├── TransactionAborted       the transaction is aborted and cannot go on
-│   │   └── WriteConflict        another transaction committed a change of the same rows first
+│   │   ├── WriteConflict        another transaction committed a change of the same rows first
+│   │   └── Deadlock             it waited for transactions that waited for it
+│   ├── TooManyTransactions      no further transaction is opened until some of the open ones end
+│   ├── ReplicationRefused       the transaction replays one of another cluster; that is Hive's business
 │   ├── NoSuchLock               lock id unknown or its transaction is gone
 │   ├── LockNotAcquired          a lock had to be free at once, or in time, and was not
 │   ├── Fenced                   a guarded UPDATE found that the claim is no longer ours
@@ -115,6 +118,24 @@ class TransactionAborted(MetastoreError):
 
 class WriteConflict(TransactionAborted):
     """Another transaction updated or deleted in the same place and committed first."""
+
+
+class Deadlock(TransactionAborted):
+    """Transactions waited for each other's locks in a circle, and this one, the youngest, had to give way."""
+
+    default_hint = "run the statement again; lock tables in the same order everywhere to avoid the circle"
+
+
+class TooManyTransactions(MetastoreError):
+    """As many transactions are open as the installation allows."""
+
+    default_hint = "wait until some have ended; 'compactor show transactions' lists them, txn.max_open is the limit"
+
+
+class ReplicationRefused(MetastoreError):
+    """A transaction that replays one of another cluster is opened, written and committed by Hive's replication only."""
+
+    default_hint = "leave replicated transactions to Hive; a time-out ends those that are left over"
 
 
 class NoSuchLock(MetastoreError):

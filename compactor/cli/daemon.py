@@ -63,6 +63,7 @@ class Duty:
     """A role's cycle and how often it runs.
 
     may_run_s: a longer cycle makes the process count as stuck. max_back_off_s: longest pause after errors in a row.
+    first_after_s: time until the first cycle of a process that stays up.
     """
 
     role: Role
@@ -71,6 +72,7 @@ class Duty:
     until_idle: bool = False
     may_run_s: float = LONG_CYCLE_S
     max_back_off_s: float = MAX_BACK_OFF_S
+    first_after_s: float = 0.0
 
 
 def run_roles(installation: Installation, roles: Sequence[Role], mode: Mode) -> int:
@@ -115,7 +117,8 @@ def duties_of(
             )
             yield Duty(role=role, interval_s=settings.initiator.interval_s, cycle=initiator.run_once)
         case Role.WORKER:
-            for _ in range(settings.worker.threads):
+            # Who starts the worker by its name wants one, also where hive-site.xml says that Hive has none.
+            for _ in range(max(1, settings.worker.threads)):
                 worker = installation.worker(stop, on_progress)
                 yield Duty(
                     role=role,
@@ -137,7 +140,13 @@ def duties_of(
             yield Duty(role=role, interval_s=settings.cleaner.interval_s, cycle=cleaner.run_once)
         case Role.HOUSEKEEPER:
             keeper = HouseKeeper(db=installation.db, settings=settings, metrics=metrics)
-            yield Duty(role=role, interval_s=settings.housekeeper.interval_s, cycle=keeper.run_once)
+            housekeeper = settings.housekeeper
+            yield Duty(
+                role=role,
+                interval_s=housekeeper.interval_s,
+                cycle=keeper.run_once,
+                first_after_s=housekeeper.start_s,
+            )
 
 
 def loop_of(duties: Sequence[Duty], metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> Loop:
@@ -151,6 +160,7 @@ def loop_of(duties: Sequence[Duty], metrics: Metrics, clock: Callable[[], float]
             until_idle=duty.until_idle,
             may_run_s=duty.may_run_s,
             max_back_off_s=duty.max_back_off_s,
+            first_after_s=duty.first_after_s,
         )
     return loop
 

@@ -16,6 +16,7 @@ from compactor.jobs.engine import spark_engine
 from compactor.jobs.session import SparkSessions
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
+from compactor.metastore.open_rules import OpenRules
 from compactor.service.metrics import Metrics
 from compactor.service.signals import StopRequest
 from compactor.settings import Settings
@@ -77,6 +78,11 @@ class Installation:
         return self.unchecked_database
 
     @cached_property
+    def open_rules(self) -> OpenRules:
+        """How this process opens transactions; all of its threads share the limit."""
+        return OpenRules.of(self.settings.txn)
+
+    @cached_property
     def thrift(self) -> ThriftMetastore | None:
         """Hive's metastore service, when the settings say that the worker is to use it. Nothing is sent yet."""
         metastore = self.settings.metastore
@@ -106,7 +112,7 @@ class Installation:
 
     def worker(self, stop: StopRequest, on_progress: Callable[[Compaction, int, int], None]) -> Worker:
         return Worker(
-            metastore=self.thrift or DatabaseMetastore(self.db),
+            metastore=self.thrift or DatabaseMetastore(self.db, self.open_rules),
             engine=spark_engine(self.sessions),
             settings=self.settings,
             metrics=self.metrics,

@@ -70,9 +70,14 @@ def conflict(conn: sa.Connection, txn_id: int) -> str | None:
     return f"transaction {row.WS_TXNID} changed {place} and committed first"
 
 
-def record_write_set(conn: sa.Connection, txn_id: int, *, commit_id: int) -> None:
-    """Remember what was changed for the transactions that overlap; commit_id: newest transaction id now."""
+def record_write_set(conn: sa.Connection, txn_id: int, *, commit_id: int, inserts_too: bool = False) -> None:
+    """Remember what was changed for the transactions that overlap; commit_id: newest transaction id now.
+
+    inserts_too: also what conflicts with nothing. Without MIN_HISTORY_LEVEL these rows alone keep the write ids of a
+    transaction from being forgotten while somebody sees it as open.
+    """
     ours = TXN_COMPONENTS.c
+    kinds = (*CHANGING, Operation.INSERT) if inserts_too else CHANGING
     changed = (
         sa.select(
             ours.TC_DATABASE,
@@ -82,7 +87,7 @@ def record_write_set(conn: sa.Connection, txn_id: int, *, commit_id: int) -> Non
             sa.literal(commit_id),
             ours.TC_OPERATION_TYPE,
         )
-        .where(ours.TC_TXNID == txn_id, ours.TC_OPERATION_TYPE.in_(CHANGING))
+        .where(ours.TC_TXNID == txn_id, ours.TC_OPERATION_TYPE.in_(kinds))
         .distinct()
     )
     conn.execute(WRITE_SET.insert().from_select([column.name for column in WRITE_SET.columns], changed))

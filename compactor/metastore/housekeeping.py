@@ -1,6 +1,7 @@
 """What the housekeeper forgets: transactions, write ids and components that no reader or compaction can ask for.
 
-Each function is one database transaction and returns how many rows went. Sources: Hive `AcidHouseKeeperService`,
+Each function returns how many rows went. Everything above a low-water mark stays, and a mark can only rise: what is
+below it when it is read may go at any time later. Sources: Hive `AcidHouseKeeperService`,
 `AcidTxnCleanerService`, `CompactionTxnHandler`; reference §4 "Housekeeping".
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 from sqlalchemy import and_, case, delete, func, select
 
 from compactor.metastore.database import Database, retried
+from compactor.metastore.in_flight import OPEN_TXN_TIMEOUT_MS
 from compactor.metastore.schema import (
     COMPLETED_TXN_COMPONENTS,
     MIN_HISTORY_LEVEL,
@@ -17,10 +19,7 @@ from compactor.metastore.schema import (
     TXNS,
     WRITE_SET,
 )
-from compactor.metastore.txns import TxnState
-
-OPEN_TXN_TIMEOUT_MS = 1000
-"""Transactions younger than this are never forgotten (metastore.txn.opentxn.timeout)."""
+from compactor.metastore.txns import TxnState, lock_transactions
 
 
 @retried
@@ -50,21 +49,35 @@ def clean_write_id_map(db: Database) -> int:
     Without the mapping a write id counts as committed, so the row of an open or aborted transaction, and of one that
     was open when a present reader began, must stay (CleanTxnToWriteIdTableFunction, MinUncommittedTxnIdHandler).
     """
+    low_water = _lowest_uncommitted(db)
+    with db.write() as conn:
+        return conn.execute(delete(TXN_TO_WRITE_ID).where(TXN_TO_WRITE_ID.c.T2W_TXNID < low_water)).rowcount
+
+
+def _lowest_uncommitted(db: Database) -> int:
+    """Every transaction below it ended long ago, for everybody who is there or will come.
+
+    Nobody opens meanwhile: a transaction that has its id and no row yet could get its write ids between this and the
+    deletion, and a reader could remember an older one as open that has just ended.
+    """
     unfinished = select(func.min(TXNS.c.TXN_ID)).where(TXNS.c.TXN_STATE.in_([TxnState.OPEN, TxnState.ABORTED]))
     with db.write() as conn:
+        lock_transactions(conn)
         marks = [
             conn.scalar(select(func.max(TXNS.c.TXN_ID) + 1)),
             conn.scalar(unfinished),
             conn.scalar(select(func.min(WRITE_SET.c.WS_TXNID))),
             conn.scalar(select(func.min(MIN_HISTORY_LEVEL.c.MHL_MIN_OPEN_TXNID))),
         ]
-        low_water = min((mark for mark in marks if mark is not None), default=0)
-        return conn.execute(delete(TXN_TO_WRITE_ID).where(TXN_TO_WRITE_ID.c.T2W_TXNID < low_water)).rowcount
+    return min((mark for mark in marks if mark is not None), default=0)
 
 
 @retried
 def clean_write_sets(db: Database) -> int:
-    """Forget which rows were updated by transactions that no open one overlaps (performWriteSetGC)."""
+    """Forget which rows were updated by transactions that no open one overlaps (performWriteSetGC).
+
+    One that is just opening gets an id above every commit id there is, because a commit waits for those that open.
+    """
     with db.write() as conn:
         first_open = conn.scalar(select(func.min(TXNS.c.TXN_ID)).where(TXNS.c.TXN_STATE == TxnState.OPEN))
         following = conn.scalar(select(func.max(TXNS.c.TXN_ID) + 1))

@@ -1,34 +1,34 @@
 """Hive's locks on databases, tables and partitions.
 
 1. `enqueue` gives the request a lock id and writes its components in state 'w'; a write also says what it will write
-   (TXN_COMPONENTS), from now on.
+   (TXN_COMPONENTS), from now on. The row of NEXT_LOCK_ID stays locked until all that is committed, so that whoever has
+   a higher id finds every lock of a smaller one.
 2. `check` compares it with every lock of a smaller id, waiting or acquired: nobody overtakes. All components of a
-   request are acquired together or none is.
-3. Locks of a transaction go with its end and time out with it; others are released by `unlock`.
+   request are acquired together or none is. Therefore two requests may be checked side by side: of two that conflict
+   only the older one can be acquired. A check is a heartbeat too.
+3. Locks of a transaction go with its end and time out with it; others are released by `unlock`. Both `enqueue` and
+   `check` lock the row of TXNS, as ending the transaction does: an ended one never gets a lock.
 
-Sources: Hive `EnqueueLockFunction`, `CheckLockFunction`, `InsertTxnComponentsCommand`, `InsertHiveLocksCommand`,
-`LockTypeUtil`, `TxnHandler.unlock`, `DbLockManager`.
+Sources: Hive `EnqueueLockFunction`, `CheckLockFunction`, `InsertHiveLocksCommand`, `LockTypeUtil`, `ShowLocksHandler`,
+`TxnHandler.unlock`.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 import sqlalchemy as sa
 
-from compactor.errors import LockNotAcquired, MetastoreError, NoSuchLock, UsageError
+from compactor.errors import MetastoreError, NoSuchLock, UsageError
 from compactor.metastore.catalog import TableName
-from compactor.metastore.components import CHANGING, Operation
+from compactor.metastore.components import Operation
 from compactor.metastore.database import Database, retried
-from compactor.metastore.schema import HIVE_LOCKS, NEXT_LOCK_ID, TXN_COMPONENTS
-from compactor.metastore.txns import not_open, open_kind
-from compactor.metastore.writeids import write_id_of
-
-FIRST_WAIT_S = 0.1
-LONGEST_WAIT_S = 60.0
+from compactor.metastore.intents import Intent, record_intents
+from compactor.metastore.schema import HIVE_LOCKS, NEXT_LOCK_ID
+from compactor.metastore.txns import keep_alive, not_open, open_kind, refuse_replication
 
 
 class LockType(enum.StrEnum):
@@ -42,6 +42,11 @@ class LockType(enum.StrEnum):
     """The only writer; readers go on."""
     EXCLUSIVE = "e"
     """Alone: the object is being dropped or replaced."""
+
+    @property
+    def strength(self) -> int:
+        """0 for the weakest (`LockTypeComparator`)."""
+        return list(LockType).index(self)
 
 
 class LockState(enum.StrEnum):
@@ -58,7 +63,7 @@ class LockComponent:
     """One object to lock and what will be done to it.
 
     operation: None locks without writing, as DDL does (Hive's NO_TXN). is_dynamic_partition: the partitions are known
-    only after the write; the component is the table's until `add_dynamic_partitions`.
+    only after the write; the component is the table's until `intents.add_dynamic_partitions`.
     """
 
     database: str
@@ -105,6 +110,16 @@ class LockInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LockFilter:
+    """Which locks SHOW LOCKS lists; None does not filter. Of a table: those of its partitions too."""
+
+    database: str | None = None
+    table: str | None = None
+    partition: str | None = None
+    txn_id: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class LockResponse:
     """Where a request stands; blocked_by: a lock that is in the way of a waiting one."""
 
@@ -148,73 +163,98 @@ def acquire(db: Database, request: LockRequest) -> LockResponse:
 
 @retried
 def enqueue(db: Database, request: LockRequest) -> int:
-    """Put a request in line; its lock id. The first half of `acquire`."""
+    """Put a request in line; its lock id. The first half of `acquire`.
+
+    The components are numbered in the order of their names, whatever order they are asked for in.
+    """
     with db.write() as conn:
         if request.txn_id == 0:
             if any(component.writes for component in request.components):
                 raise UsageError("only a transaction can lock for writing")
-        elif open_kind(conn, request.txn_id) is None:
-            raise not_open(conn, request.txn_id)
-        _insert_components(conn, request)
+        else:
+            kind = open_kind(conn, request.txn_id)
+            if kind is None:
+                raise not_open(conn, request.txn_id)
+            refuse_replication(kind)
+        record_intents(conn, request.txn_id, _intents(request))
+        now = 0 if request.txn_id else db.now(conn)
         lock_id = conn.execute(sa.select(NEXT_LOCK_ID.c.NL_NEXT).with_for_update()).scalar_one()
         taken = NEXT_LOCK_ID.update().where(NEXT_LOCK_ID.c.NL_NEXT == lock_id).values(NL_NEXT=lock_id + 1)
         if conn.execute(taken).rowcount != 1:
             raise MetastoreError(f"lock id {lock_id} was taken by someone else under our lock")
-        for number, component in enumerate(request.components, start=1):
-            conn.execute(
-                HIVE_LOCKS.insert().values(
-                    HL_LOCK_EXT_ID=lock_id,
-                    HL_LOCK_INT_ID=number,
-                    HL_TXNID=request.txn_id,
-                    HL_DB=component.database.lower(),
-                    HL_TABLE=component.table.lower() if component.table else None,
-                    HL_PARTITION=component.partition,
-                    HL_LOCK_STATE=LockState.WAITING,
-                    HL_LOCK_TYPE=component.type,
-                    HL_LAST_HEARTBEAT=0 if request.txn_id else db.now(conn),
-                    HL_USER=request.user,
-                    HL_HOST=request.host,
-                    HL_AGENT_INFO=request.agent_info[:128] or None,
-                )
-            )
+        rows = [
+            {
+                "HL_LOCK_EXT_ID": lock_id,
+                "HL_LOCK_INT_ID": number,
+                "HL_TXNID": request.txn_id,
+                "HL_DB": component.database.lower(),
+                "HL_TABLE": component.table.lower() if component.table else None,
+                "HL_PARTITION": component.partition,
+                "HL_LOCK_STATE": LockState.WAITING,
+                "HL_LOCK_TYPE": component.type,
+                "HL_LAST_HEARTBEAT": now,
+                "HL_USER": request.user,
+                "HL_HOST": request.host,
+                "HL_AGENT_INFO": request.agent_info[:128] or None,
+            }
+            for number, component in enumerate(sorted(request.components, key=_place), start=1)
+        ]
+        conn.execute(HIVE_LOCKS.insert(), rows)
         return int(lock_id)
 
 
 @retried
-def check(db: Database, lock_id: int) -> LockResponse:
-    """Acquire a waiting request if nothing before it is in the way; it also counts as a heartbeat without transaction.
+def check(db: Database, lock_id: int, *, txn_id: int = 0) -> LockResponse:
+    """Acquire a waiting request if nothing before it is in the way; a heartbeat of its transaction, or of itself.
 
-    NoSuchLock when it was released or timed out, or its transaction ended.
+    txn_id: whose request it is, so that the error of a request that is gone can say why. TransactionAborted (a
+    Deadlock, where it was one) or NoSuchTransaction when the transaction is over, NoSuchLock when the request was
+    released or timed out.
     """
     mine = HIVE_LOCKS.c.HL_LOCK_EXT_ID == lock_id
     with db.write() as conn:
-        requested = _infos(conn, mine)
+        requested = read_locks(conn, mine)
+        if owner := requested[0].txn_id if requested else txn_id:
+            keep_alive(db, conn, owner)
         if not requested:
             raise NoSuchLock(f"lock {lock_id} does not exist; its transaction ended, or it timed out")
-        if requested[0].txn_id == 0:
-            conn.execute(HIVE_LOCKS.update().where(mine).values(HL_LAST_HEARTBEAT=db.now(conn)))
+        now = db.now(conn)
+        if owner == 0:
+            conn.execute(HIVE_LOCKS.update().where(mine).values(HL_LAST_HEARTBEAT=now))
         if all(component.state is LockState.ACQUIRED for component in requested):
             return LockResponse(lock_id=lock_id, state=LockState.ACQUIRED)
-        before = sa.and_(
-            HIVE_LOCKS.c.HL_LOCK_EXT_ID < lock_id,
-            HIVE_LOCKS.c.HL_DB.in_({component.database for component in requested}),
-        )
-        for held in _infos(conn, before):
-            for component in requested:
-                if component.database == held.database and conflicts(component, held):
-                    blocked = HIVE_LOCKS.update().where(mine, HIVE_LOCKS.c.HL_LOCK_INT_ID == component.component)
-                    by = {"HL_BLOCKEDBY_EXT_ID": held.lock_id, "HL_BLOCKEDBY_INT_ID": held.component}
-                    conn.execute(blocked.values(by))
-                    return LockResponse(lock_id=lock_id, state=LockState.WAITING, blocked_by=held)
+        databases = {component.database for component in requested}
+        before = sa.and_(HIVE_LOCKS.c.HL_LOCK_EXT_ID < lock_id, HIVE_LOCKS.c.HL_DB.in_(sorted(databases)))
+        in_the_way = blockers(requested, read_locks(conn, before))
+        if in_the_way:
+            component, held = in_the_way[0]
+            blocked = HIVE_LOCKS.update().where(mine, HIVE_LOCKS.c.HL_LOCK_INT_ID == component.component)
+            by = {"HL_BLOCKEDBY_EXT_ID": held.lock_id, "HL_BLOCKEDBY_INT_ID": held.component}
+            conn.execute(blocked.values(by))
+            return LockResponse(lock_id=lock_id, state=LockState.WAITING, blocked_by=held)
         acquired = {
             "HL_LOCK_STATE": LockState.ACQUIRED,
-            "HL_ACQUIRED_AT": db.now(conn),
+            "HL_ACQUIRED_AT": now,
             "HL_BLOCKEDBY_EXT_ID": None,
             "HL_BLOCKEDBY_INT_ID": None,
         }
         if conn.execute(HIVE_LOCKS.update().where(mine).values(acquired)).rowcount != len(requested):
             raise NoSuchLock(f"lock {lock_id} was released meanwhile")
         return LockResponse(lock_id=lock_id, state=LockState.ACQUIRED)
+
+
+def blockers(requested: Sequence[LockInfo], before: Sequence[LockInfo]) -> list[tuple[LockInfo, LockInfo]]:
+    """Which component of a request has to wait for which earlier lock: the strongest locks first, then the oldest.
+
+    So a waiter learns at once whether it has to wait for somebody who allows no one beside himself.
+    """
+    pairs = [
+        (component, held)
+        for held in before
+        for component in requested
+        if component.database == held.database and conflicts(component, held)
+    ]
+    return sorted(pairs, key=lambda pair: (-pair[1].type.strength, pair[1].lock_id, pair[1].component))
 
 
 @retried
@@ -225,7 +265,7 @@ def unlock(db: Database, lock_id: int) -> None:
     """
     mine = HIVE_LOCKS.c.HL_LOCK_EXT_ID == lock_id
     with db.write() as conn:
-        found = _infos(conn, mine)
+        found = read_locks(conn, mine, lock=True)
         if not found:
             raise NoSuchLock(f"lock {lock_id} does not exist")
         if found[0].txn_id and found[0].state is LockState.ACQUIRED:
@@ -233,61 +273,21 @@ def unlock(db: Database, lock_id: int) -> None:
         conn.execute(HIVE_LOCKS.delete().where(mine))
 
 
-def wait_for(db: Database, lock_id: int, *, sleep: Callable[[float], None], attempts: int = 100) -> LockResponse:
-    """Check until the lock is acquired, sleeping 0.1 s, 0.2 s, … at most 60 s in between (DbLockManager).
-
-    After `attempts` checks in vain the request is withdrawn: LockNotAcquired. NoSuchLock as in `check`.
-    """
-    pause = FIRST_WAIT_S
-    for attempt in range(attempts):
-        if attempt:
-            sleep(pause)
-            pause = min(pause * 2, LONGEST_WAIT_S)
-        response = check(db, lock_id)
-        if response.state is LockState.ACQUIRED:
-            return response
-    unlock(db, lock_id)
-    holder = response.blocked_by
-    raise LockNotAcquired(
-        f"lock {lock_id} was not acquired in {attempts} attempts",
-        hint="" if holder is None else f"transaction {holder.txn_id} of {holder.user}@{holder.host} is in the way",
+@retried
+def show_locks(db: Database, filters: LockFilter | None = None) -> list[LockInfo]:
+    """SHOW LOCKS: every component of every lock; what is held first, then from the weakest type to the strongest."""
+    wanted = filters or LockFilter()
+    columns = HIVE_LOCKS.c
+    equal = (
+        (columns.HL_DB, wanted.database),
+        (columns.HL_TABLE, wanted.table),
+        (columns.HL_PARTITION, wanted.partition),
+        (columns.HL_TXNID, wanted.txn_id),
     )
-
-
-@retried
-def add_dynamic_partitions(
-    db: Database, txn_id: int, write_id: int, table: TableName, partitions: Sequence[str], operation: Operation
-) -> None:
-    """Say which partitions a dynamic-partition write reached: they replace the table's own component.
-
-    An object known by table only would make the cleaner look at every partition. TransactionAborted,
-    NoSuchTransaction.
-    """
-    of_table = (TXN_COMPONENTS.c.TC_TXNID == txn_id, *_component_of(table))
-    with db.write() as conn:
-        if open_kind(conn, txn_id) is None:
-            raise not_open(conn, txn_id)
-        for partition in partitions:
-            row = _component(txn_id, table, partition, operation, write_id)
-            conn.execute(TXN_COMPONENTS.insert().values(row))
-        conn.execute(TXN_COMPONENTS.delete().where(*of_table, TXN_COMPONENTS.c.TC_PARTITION.is_(None)))
-
-
-@retried
-def show_locks(db: Database) -> list[LockInfo]:
-    """SHOW LOCKS: every component of every lock, by lock and component number."""
+    where = sa.and_(sa.true(), *(column == value for column, value in equal if value is not None))
     with db.read() as conn:
-        return _infos(conn, sa.true())
-
-
-@retried
-def time_out_locks(db: Database, *, timeout_ms: int) -> list[int]:
-    """Release locks without transaction whose last heartbeat is older than the time-out; their ids, ascending."""
-    with db.write() as conn:
-        silent = sa.and_(HIVE_LOCKS.c.HL_TXNID == 0, HIVE_LOCKS.c.HL_LAST_HEARTBEAT < db.now(conn) - timeout_ms)
-        expired = sorted({info.lock_id for info in _infos(conn, silent)})
-        conn.execute(HIVE_LOCKS.delete().where(silent))
-        return expired
+        found = read_locks(conn, where)
+    return sorted(found, key=lambda lock: (lock.state is not LockState.ACQUIRED, lock.type.strength))
 
 
 def _overlap(one: LockInfo, other: LockInfo) -> bool:
@@ -298,47 +298,28 @@ def _overlap(one: LockInfo, other: LockInfo) -> bool:
     return one.partition is None or other.partition is None or one.partition == other.partition
 
 
-def _insert_components(conn: sa.Connection, request: LockRequest) -> None:
-    """TXN_COMPONENTS of a request's writes; dynamic partitions are one row for the table, the strongest operation."""
-    writes = [component for component in request.components if component.writes and component.table]
-    dynamic: set[TableName] = set()
-    for component in writes:
-        table = TableName(database=component.database, table=component.table or "")
-        partition, operation = component.partition, component.operation
-        if component.is_dynamic_partition:
-            if table in dynamic:
-                continue
-            dynamic.add(table)
-            same_table = [
-                other.operation
-                for other in writes
-                if other.is_dynamic_partition and TableName(database=other.database, table=other.table or "") == table
-            ]
-            partition = None
-            operation = next((o for o in same_table if o in CHANGING), Operation.INSERT)
-        write_id = write_id_of(conn, request.txn_id, table)
-        conn.execute(TXN_COMPONENTS.insert().values(_component(request.txn_id, table, partition, operation, write_id)))
+def _place(component: LockComponent) -> tuple[str, str, str]:
+    return component.database.lower(), (component.table or "").lower(), component.partition or ""
 
 
-def _component(
-    txn_id: int, table: TableName, partition: str | None, operation: Operation | None, write_id: int | None
-) -> dict[str, object]:
-    return {
-        "TC_TXNID": txn_id,
-        "TC_DATABASE": table.database,
-        "TC_TABLE": table.table,
-        "TC_PARTITION": partition,
-        "TC_OPERATION_TYPE": operation,
-        "TC_WRITEID": write_id,
-    }
+def _intents(request: LockRequest) -> list[Intent]:
+    """What a request says it will write; `intents.record_intents` stores it."""
+    return [
+        Intent(
+            table=TableName(database=component.database, table=component.table),
+            partition=component.partition,
+            operation=component.operation,
+            is_dynamic_partition=component.is_dynamic_partition,
+        )
+        for component in request.components
+        if component.writes and component.table and component.operation
+    ]
 
 
-def _component_of(table: TableName) -> tuple[sa.ColumnElement[bool], ...]:
-    return (TXN_COMPONENTS.c.TC_DATABASE == table.database, TXN_COMPONENTS.c.TC_TABLE == table.table)
-
-
-def _infos(conn: sa.Connection, where: sa.ColumnElement[bool]) -> list[LockInfo]:
+def read_locks(conn: sa.Connection, where: sa.ColumnElement[bool], *, lock: bool = False) -> list[LockInfo]:
+    """Locks by id and component number, inside a transaction that the caller opened; lock: with their rows locked."""
     query = sa.select(HIVE_LOCKS).where(where).order_by(HIVE_LOCKS.c.HL_LOCK_EXT_ID, HIVE_LOCKS.c.HL_LOCK_INT_ID)
+    query = query.with_for_update() if lock else query
     return [
         LockInfo(
             lock_id=row.HL_LOCK_EXT_ID,

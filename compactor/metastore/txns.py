@@ -3,14 +3,15 @@
     open ──► o ──commit──► c          heartbeats keep it in o
              └──abort, time-out, conflict──► a
 
-1. Opening and committing both take TXN_LOCK_TBL, so that a commit sees every transaction that opened before it.
+1. Opening takes TXN_LOCK_TBL shared, committing exclusive, so that a commit sees every transaction that opened
+   before it. Then comes the row of TXNS, which whoever acts for a transaction locks: a commit, an abort, a lock, a
+   write id exclude each other. This is Hive's order, and a running Hive takes part in it.
 2. A commit is one guarded UPDATE o→c; the row count says whether it was still ours to commit.
 3. First committer wins: two transactions that overlap in time and updated or deleted in the same place cannot both
    commit (WRITE_SET). Inserts never conflict.
 4. An abort keeps TXN_COMPONENTS: they say where the garbage of the transaction lies.
 
-Sources: Hive `OpenTxnsFunction`, `CommitTxnFunction`, `AbortTxnsFunction`, `HeartbeatTxnFunction`,
-`HeartbeatTxnRangeFunction`, `PerformTimeoutsFunction`.
+Sources: Hive `OpenTxnsFunction`, `CommitTxnFunction`, `AbortTxnsFunction`, `HeartbeatTxnFunction`.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from itertools import islice
 
 import sqlalchemy as sa
 
-from compactor.errors import NoSuchTransaction, TransactionAborted, WriteConflict
+from compactor.errors import Deadlock, NoSuchTransaction, ReplicationRefused, TransactionAborted, WriteConflict
 from compactor.metastore.components import complete_components, conflict, has_changes, record_write_set
-from compactor.metastore.database import Database, retried
+from compactor.metastore.database import Database, RolledBack, retried
+from compactor.metastore.dialects import lock_table
+from compactor.metastore.in_flight import oldest_in_flight_or_open
+from compactor.metastore.open_rules import HIVES_RULES, OpenRules
 from compactor.metastore.schema import (
     HIVE_LOCKS,
     MIN_HISTORY_LEVEL,
@@ -33,9 +37,7 @@ from compactor.metastore.schema import (
     TXN_LOCK_TBL,
     TXNS,
 )
-
-REPLICATION_TIMEOUT_MS = 11 * 24 * 60 * 60 * 1000
-"""A replayed transaction lives so long without a heartbeat (hive.repl.txn.timeout)."""
+from compactor.metastore.soft_delete import date_queue_rows
 
 _IDS_A_STATEMENT = 1000
 
@@ -60,6 +62,9 @@ class TxnType(enum.IntEnum):
 
 
 COMPACTION_TYPES = frozenset({TxnType.COMPACTION, TxnType.REBALANCE_COMPACTION})
+DEADLOCK_REASON = "abort by deadlock"
+"""How TXN_META_INFO begins when `deadlocks` ended a transaction."""
+
 _NEVER_CONFLICT = frozenset({TxnType.READ_ONLY, TxnType.SOFT_DELETE, TxnType.COMPACTION})
 
 
@@ -85,14 +90,6 @@ class AbortOutcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeartbeatRange:
-    """The transactions of a range that are not open any more: aborted, or unknown and committed."""
-
-    aborted: tuple[int, ...]
-    no_such: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class TransactionInfo:
     """One line of SHOW TRANSACTIONS; started, last_heartbeat: epoch ms of the database's clock."""
 
@@ -108,19 +105,35 @@ class TransactionInfo:
 
 @retried
 def open_transactions(
-    db: Database, *, count: int = 1, kind: TxnType = TxnType.DEFAULT, user: str, host: str, agent_info: str = ""
+    db: Database,
+    *,
+    count: int = 1,
+    kind: TxnType = TxnType.DEFAULT,
+    user: str,
+    host: str,
+    agent_info: str = "",
+    rules: OpenRules = HIVES_RULES,
 ) -> list[int]:
-    """Open `count` transactions; their ids, ascending."""
+    """Open `count` transactions, or as many as one call may; their ids, ascending.
+
+    TooManyTransactions when the installation's limit is reached, ReplicationRefused for a replayed one.
+    """
+    granted = rules.admit(count, lambda: count_open(db))
     with db.write() as conn:
-        return insert_open(db, conn, count=count, kind=kind, user=user, host=host, agent_info=agent_info)
+        opened = insert_open(
+            db, conn, count=granted, kind=kind, user=user, host=host, agent_info=agent_info, rules=rules
+        )
+        require_prompt(db, conn, opened, rules)
+        return opened
 
 
 @retried
-def commit_transaction(db: Database, txn_id: int) -> None:
+def commit_transaction(db: Database, txn_id: int, *, rules: OpenRules = HIVES_RULES) -> None:
     """Make what a transaction wrote visible.
 
     WriteConflict: someone who overlapped in time was first, and this transaction is aborted now. TransactionAborted,
-    NoSuchTransaction. Committing what is committed already does nothing, as in Hive: a retry after a lost answer.
+    NoSuchTransaction, ReplicationRefused. Committing what is committed already does nothing, as in Hive: a retry after
+    a lost answer.
     """
     with db.write() as conn:
         lock_transactions(conn)
@@ -129,11 +142,16 @@ def commit_transaction(db: Database, txn_id: int) -> None:
             if state_of(conn, txn_id) is TxnState.COMMITTED:
                 return
             raise not_open(conn, txn_id)
-        changes = kind not in _NEVER_CONFLICT and has_changes(conn, txn_id)
+        refuse_replication(kind)
+        may_conflict = kind not in _NEVER_CONFLICT
+        changes = may_conflict and has_changes(conn, txn_id)
         winner = conflict(conn, txn_id) if changes else None
         if winner is None:
-            if changes:
-                record_write_set(conn, txn_id, commit_id=high_water(conn))
+            newest = high_water(conn)
+            if changes or (may_conflict and not rules.min_history_level):
+                record_write_set(conn, txn_id, commit_id=newest, inserts_too=not rules.min_history_level)
+            if kind is TxnType.SOFT_DELETE or kind in COMPACTION_TYPES:
+                date_queue_rows(conn, txn_id, newest_txn=newest, now=db.now(conn))
             if kind is not TxnType.READ_ONLY and kind not in COMPACTION_TYPES:
                 complete_components(conn, txn_id, at=db.timestamp(conn), changes=changes)
             conn.execute(TXN_COMPONENTS.delete().where(TXN_COMPONENTS.c.TC_TXNID == txn_id))
@@ -156,7 +174,10 @@ def abort_transactions(db: Database, txn_ids: Iterable[int], *, reason: str = "a
             row
             for chunk in _chunks(wanted)
             for row in conn.execute(
-                sa.select(TXNS.c.TXN_ID, TXNS.c.TXN_STATE).where(TXNS.c.TXN_ID.in_(chunk)).with_for_update()
+                sa.select(TXNS.c.TXN_ID, TXNS.c.TXN_STATE)
+                .where(TXNS.c.TXN_ID.in_(chunk))
+                .order_by(TXNS.c.TXN_ID)
+                .with_for_update()
             )
         )
         aborted = [txn_id for txn_id in wanted if states.get(txn_id) == TxnState.OPEN]
@@ -173,47 +194,7 @@ def abort_transactions(db: Database, txn_ids: Iterable[int], *, reason: str = "a
 def heartbeat(db: Database, txn_id: int) -> None:
     """Say that the owner is alive; TransactionAborted, or NoSuchTransaction when it is committed or unknown."""
     with db.write() as conn:
-        beat = TXNS.update().where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == TxnState.OPEN)
-        if conn.execute(beat.values(TXN_LAST_HEARTBEAT=db.now(conn))).rowcount != 1:
-            raise not_open(conn, txn_id)
-
-
-@retried
-def heartbeat_range(db: Database, low: int, high: int) -> HeartbeatRange:
-    """Heartbeat the open transactions of low…high, both inclusive; which of the range are not open."""
-    in_range = TXNS.c.TXN_ID.between(low, high)
-    with db.write() as conn:
-        beat = TXNS.update().where(in_range, TXNS.c.TXN_STATE == TxnState.OPEN)
-        conn.execute(beat.values(TXN_LAST_HEARTBEAT=db.now(conn)))
-        states = dict(conn.execute(sa.select(TXNS.c.TXN_ID, TXNS.c.TXN_STATE).where(in_range)).all())
-    gone = [txn_id for txn_id in range(low, high + 1) if states.get(txn_id) != TxnState.OPEN]
-    return HeartbeatRange(
-        aborted=tuple(txn_id for txn_id in gone if states.get(txn_id) == TxnState.ABORTED),
-        no_such=tuple(txn_id for txn_id in gone if states.get(txn_id) != TxnState.ABORTED),
-    )
-
-
-@retried
-def time_out_transactions(
-    db: Database, *, timeout_ms: int, replication_timeout_ms: int = REPLICATION_TIMEOUT_MS, limit: int = 1000
-) -> list[int]:
-    """Abort, oldest first, at most `limit` open transactions whose last heartbeat is older than the time-out; ids."""
-    with db.write() as conn:
-        now = db.now(conn)
-        replayed = TXNS.c.TXN_TYPE == TxnType.REPL_CREATED
-        silent = (
-            sa.select(TXNS.c.TXN_ID)
-            .where(TXNS.c.TXN_STATE == TxnState.OPEN)
-            .where(
-                TXNS.c.TXN_LAST_HEARTBEAT < sa.case((replayed, now - replication_timeout_ms), else_=now - timeout_ms)
-            )
-            .order_by(TXNS.c.TXN_ID)
-            .limit(limit)
-            .with_for_update()
-        )
-        expired = list(conn.scalars(silent))
-        end_transactions(conn, expired, state=TxnState.ABORTED, reason="abort timed out")
-        return expired
+        keep_alive(db, conn, txn_id)
 
 
 @retried
@@ -246,8 +227,18 @@ def show_transactions(db: Database, *, limit: int = 1000) -> list[TransactionInf
 @retried
 def min_open_txn(db: Database) -> int | None:
     """The smallest open transaction id, None when none is open."""
+    query = sa.select(sa.func.min(TXNS.c.TXN_ID)).where(TXNS.c.TXN_STATE == TxnState.OPEN)
     with db.read() as conn:
-        return smallest_open(conn)
+        smallest: int | None = conn.scalar(query)
+        return smallest
+
+
+@retried
+def count_open(db: Database) -> int:
+    """How many transactions are open (`CountOpenTxnsHandler`)."""
+    with db.read() as conn:
+        query = sa.select(sa.func.count()).select_from(TXNS).where(TXNS.c.TXN_STATE == TxnState.OPEN)
+        return conn.execute(query).scalar_one()
 
 
 # What follows runs inside a transaction that the caller opened.
@@ -255,38 +246,70 @@ def min_open_txn(db: Database) -> int | None:
 
 def lock_transactions(conn: sa.Connection, *, shared: bool = False) -> None:
     """Hive's global transaction lock (`AcquireTxnLockFunction`): always the first lock taken."""
-    conn.execute(sa.select(TXN_LOCK_TBL.c.TXN_LOCK).with_for_update(read=shared))
+    lock_table(conn, TXN_LOCK_TBL, shared=shared)
 
 
 def insert_open(
-    db: Database, conn: sa.Connection, *, count: int, kind: TxnType, user: str, host: str, agent_info: str
+    db: Database,
+    conn: sa.Connection,
+    *,
+    count: int,
+    kind: TxnType,
+    user: str,
+    host: str,
+    agent_info: str,
+    rules: OpenRules,
 ) -> list[int]:
-    """The rows of new transactions, each with the smallest id that was open when it opened (MIN_HISTORY_LEVEL)."""
+    """The rows of new transactions, each with the smallest id that was open when it opened (MIN_HISTORY_LEVEL).
+
+    `require_prompt` has to be the last statement of the same database transaction.
+    """
+    refuse_replication(kind)
     lock_transactions(conn, shared=True)
     now = db.now(conn)
-    opened = TXNS.insert().values(
-        TXN_STATE=TxnState.OPEN,
-        TXN_STARTED=now,
-        TXN_LAST_HEARTBEAT=now,
-        TXN_USER=user,
-        TXN_HOST=host,
-        TXN_AGENT_INFO=agent_info[:128] or None,
-        TXN_TYPE=int(kind),
-    )
-    txn_ids: list[int] = []
-    for _ in range(count):
-        (txn_id,) = conn.execute(opened).inserted_primary_key or (0,)
-        txn_ids.append(txn_id)
-    oldest = smallest_open(conn)
-    for txn_id in txn_ids:
-        conn.execute(MIN_HISTORY_LEVEL.insert().values(MHL_TXNID=txn_id, MHL_MIN_OPEN_TXNID=oldest))
+    opened = {
+        "TXN_STATE": TxnState.OPEN,
+        "TXN_STARTED": now,
+        "TXN_LAST_HEARTBEAT": now,
+        "TXN_USER": user,
+        "TXN_HOST": host,
+        "TXN_AGENT_INFO": agent_info[:128] or None,
+        "TXN_TYPE": int(kind),
+    }
+    if conn.dialect.insert_executemany_returning:
+        # in one go: a thousand round trips would take longer than opening may
+        txn_ids = sorted(conn.scalars(TXNS.insert().returning(TXNS.c.TXN_ID), [opened] * count))
+    else:
+        results = [conn.execute(TXNS.insert().values(opened)) for _ in range(count)]
+        txn_ids = [key[0] for result in results if (key := result.inserted_primary_key)]
+    if rules.min_history_level:
+        oldest = oldest_in_flight_or_open(db, conn, open_timeout_ms=rules.open_timeout_ms)
+        seen = [{"MHL_TXNID": txn_id, "MHL_MIN_OPEN_TXNID": oldest} for txn_id in txn_ids]
+        conn.execute(MIN_HISTORY_LEVEL.insert(), seen)
     return txn_ids
 
 
-def smallest_open(conn: sa.Connection) -> int | None:
-    """The smallest open transaction id."""
-    smallest: int | None = conn.scalar(sa.select(sa.func.min(TXNS.c.TXN_ID)).where(TXNS.c.TXN_STATE == TxnState.OPEN))
-    return smallest
+def require_prompt(db: Database, conn: sa.Connection, txn_ids: Sequence[int], rules: OpenRules) -> None:
+    """RolledBack when opening took so long that snapshots may have stopped to wait for these ids (`in_flight`)."""
+    started = conn.execute(sa.select(TXNS.c.TXN_STARTED).where(TXNS.c.TXN_ID == txn_ids[0])).scalar_one()
+    took = db.now(conn) - started
+    if took >= rules.open_timeout_ms:
+        raise RolledBack(
+            f"opening transaction {txn_ids[0]} took {took} ms, longer than {rules.open_timeout_ms} ms; it is undone"
+        )
+
+
+def refuse_replication(kind: TxnType) -> None:
+    """ReplicationRefused for a transaction whose other half lives in another cluster."""
+    if kind is TxnType.REPL_CREATED:
+        raise ReplicationRefused("transactions that replay those of another cluster are not supported")
+
+
+def keep_alive(db: Database, conn: sa.Connection, txn_id: int) -> None:
+    """Heartbeat an open transaction, whose row is locked from then on; TransactionAborted, NoSuchTransaction."""
+    beat = TXNS.update().where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == TxnState.OPEN)
+    if conn.execute(beat.values(TXN_LAST_HEARTBEAT=db.now(conn))).rowcount != 1:
+        raise not_open(conn, txn_id)
 
 
 def high_water(conn: sa.Connection) -> int:
@@ -328,7 +351,9 @@ def not_open(conn: sa.Connection, txn_id: int) -> NoSuchTransaction | Transactio
     """The error that says why a transaction cannot go on (`TxnUtils.raiseTxnUnexpectedState`)."""
     state = state_of(conn, txn_id)
     if state is TxnState.ABORTED:
-        return TransactionAborted(f"transaction {txn_id} is aborted")
+        reason = conn.scalar(sa.select(TXNS.c.TXN_META_INFO).where(TXNS.c.TXN_ID == txn_id)) or ""
+        error = Deadlock if reason.startswith(DEADLOCK_REASON) else TransactionAborted
+        return error(f"transaction {txn_id} is aborted" + (f" ({reason})" if reason else ""))
     why = "is committed already" if state is TxnState.COMMITTED else "does not exist"
     return NoSuchTransaction(f"transaction {txn_id} {why}")
 

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
 
 from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
 from compactor.errors import AlreadyExists, MetastoreError, UsageError
 from compactor.metastore.catalog import TableName
 from compactor.metastore.database import Database, retried
 from compactor.metastore.schema import NEXT_WRITE_ID, TXN_TO_WRITE_ID, TXNS
-from compactor.metastore.txns import TxnState, TxnType, not_open, open_kind
+from compactor.metastore.txns import TxnState, TxnType, not_open, open_kind, refuse_replication
 
 AFTER_CONVERSION = 10_000_001
 """First write id of an ordinary table that becomes transactional: its old files count as written before."""
@@ -34,17 +35,21 @@ class TableWriteId:
 def allocate_write_ids(db: Database, txn_ids: Sequence[int], table: TableName) -> dict[int, int]:
     """A write id for each open transaction, ascending with the transaction id; the same ones when asked again.
 
-    TransactionAborted or NoSuchTransaction when one is not open, UsageError when one is read-only.
+    TransactionAborted or NoSuchTransaction when one is not open, UsageError when one is read-only, ReplicationRefused.
     """
+    wanted = sorted(set(txn_ids))
     with db.write() as conn:
-        first = following = _lock_next(conn, table)
-        allocated: dict[int, int] = {}
-        for txn_id in sorted(set(txn_ids)):
+        # first the transactions: none of them ends before it has its write id, and locks are taken in Hive's order
+        for txn_id in wanted:
             kind = open_kind(conn, txn_id)
             if kind is None:
                 raise not_open(conn, txn_id)
+            refuse_replication(kind)
             if kind is TxnType.READ_ONLY:
                 raise UsageError(f"transaction {txn_id} is read-only and cannot write to {table}")
+        first = following = _lock_next(conn, table)
+        allocated: dict[int, int] = {}
+        for txn_id in wanted:
             existing = write_id_of(conn, txn_id, table)
             if existing is None:
                 existing, following = following, following + 1
@@ -54,9 +59,10 @@ def allocate_write_ids(db: Database, txn_ids: Sequence[int], table: TableName) -
                     )
                 )
             allocated[txn_id] = existing
-        taken = NEXT_WRITE_ID.update().where(_next_of(table), NEXT_WRITE_ID.c.NWI_NEXT == first)
-        if conn.execute(taken.values(NWI_NEXT=following)).rowcount != 1:
-            raise MetastoreError(f"write id {first} of {table} was taken by someone else under our lock")
+        if following > first:
+            taken = NEXT_WRITE_ID.update().where(_next_of(table), NEXT_WRITE_ID.c.NWI_NEXT == first)
+            if conn.execute(taken.values(NWI_NEXT=following)).rowcount != 1:
+                raise MetastoreError(f"write id {first} of {table} was taken by someone else under our lock")
         return allocated
 
 
@@ -71,9 +77,8 @@ def valid_write_ids(db: Database, table: TableName, txns: ValidTxnList) -> Valid
 def seed_write_id(db: Database, table: TableName, next_id: int = AFTER_CONVERSION) -> None:
     """Let a table that was never written transactionally begin at next_id; AlreadyExists when it has begun."""
     with db.write() as conn:
-        if conn.scalar(sa.select(NEXT_WRITE_ID.c.NWI_NEXT).where(_next_of(table))) is not None:
+        if not _insert_next(conn, table, next_id):
             raise AlreadyExists(f"table {table} has write ids already")
-        _insert_next(conn, table, next_id)
 
 
 @retried
@@ -128,17 +133,28 @@ def next_write_id(conn: sa.Connection, table: TableName) -> int:
 
 
 def _lock_next(conn: sa.Connection, table: TableName) -> int:
-    query = sa.select(NEXT_WRITE_ID.c.NWI_NEXT).where(_next_of(table))
-    following: int | None = conn.scalar(query.with_for_update())
+    """The table's next write id, its row locked: allocations of one table follow each other.
+
+    A table's first allocation inserts the row. Whoever does so at the same time waits, and finds the row afterwards.
+    """
+    query = sa.select(NEXT_WRITE_ID.c.NWI_NEXT).where(_next_of(table)).with_for_update()
+    following: int | None = conn.scalar(query)
     if following is None:
         _insert_next(conn, table, 1)
-        return 1
+        following = conn.execute(query).scalar_one()
     return following
 
 
-def _insert_next(conn: sa.Connection, table: TableName, next_id: int) -> None:
+def _insert_next(conn: sa.Connection, table: TableName, next_id: int) -> bool:
+    """Let a table begin at next_id; False when it has begun."""
     row = {"NWI_DATABASE": table.database, "NWI_TABLE": table.table, "NWI_NEXT": next_id}
-    conn.execute(NEXT_WRITE_ID.insert().values(row))
+    try:
+        # a savepoint, or a violation would end the whole transaction
+        with conn.begin_nested():
+            conn.execute(NEXT_WRITE_ID.insert().values(row))
+    except IntegrityError:
+        return False
+    return True
 
 
 def _writes_of(table: TableName) -> sa.ColumnElement[bool]:

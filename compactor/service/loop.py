@@ -68,6 +68,7 @@ class _Cycle:
         until_idle: bool,
         may_run_s: float,
         max_back_off_s: float,
+        first_after_s: float,
         clock: Callable[[], float],
     ) -> None:
         self.name = name
@@ -79,7 +80,9 @@ class _Cycle:
         self._clock = clock
         self._lock = threading.Lock()
         self._running = False
-        self._changed_at = clock()
+        self.first_after_s = first_after_s
+        # A cycle that is not due yet is not late.
+        self._changed_at = clock() + first_after_s
         self._failures = 0
         self._not_before = clock()
 
@@ -158,12 +161,13 @@ class Loop:
         until_idle: bool = False,
         may_run_s: float = LONG_CYCLE_S,
         max_back_off_s: float = MAX_BACK_OFF_S,
+        first_after_s: float = 0.0,
     ) -> None:
         """Run `cycle` now and then every interval_s seconds.
 
         until_idle: a cycle that did something is followed by the next at once, until there is nothing left to do.
         may_run_s: a single cycle that takes longer makes the process unhealthy.
-        max_back_off_s: longest pause after errors in a row.
+        max_back_off_s: longest pause after errors in a row. first_after_s: time until the first cycle.
         """
         self._cycles.append(
             _Cycle(
@@ -173,6 +177,7 @@ class Loop:
                 until_idle=until_idle,
                 may_run_s=may_run_s,
                 max_back_off_s=max_back_off_s,
+                first_after_s=first_after_s,
                 clock=self._clock,
             )
         )
@@ -188,7 +193,7 @@ class Loop:
                 args=(stop, self._metrics),
                 seconds=cycle.interval_s,
                 id=f"{number}-{cycle.name}",
-                next_run_time=dt.datetime.now(dt.UTC),
+                next_run_time=dt.datetime.now(dt.UTC) + dt.timedelta(seconds=cycle.first_after_s),
                 max_instances=1,
                 coalesce=True,
                 misfire_grace_time=None,

@@ -32,11 +32,11 @@ from compactor.errors import JobError, UsageError
 from compactor.jobs.spark_types import spark_type
 from compactor.metastore.catalog import Table, TableName
 from compactor.metastore.components import Operation
-from compactor.metastore.locks import LockType
 from compactor.storage.filesystem import FilesystemOf
 from compactor.table.buckets import row_buckets
 from compactor.table.conform import by_partition, conformed, static_values, writable_columns
 from compactor.table.files import prepare_directory, write_buckets
+from compactor.table.locking import Statement
 from compactor.table.reader import ROW_ID_TYPES, TableSnapshot, task_batches
 from compactor.table.scan import Place, ScanTask
 from compactor.table.transaction import TableTransaction, static_partition, write_transaction
@@ -85,7 +85,7 @@ def insert_dataframe(
         table, static = txn.table, static_values(txn.table, partition)
         _check_columns(frame, [name for name, _ in writable_columns(table, static)], table)
         is_static = static_partition(table, static)
-        txn.lock(LockType.SHARED_READ, Operation.INSERT, partition=None, dynamic=table.is_partitioned)
+        txn.lock(Statement.INSERT, Operation.INSERT, partition=None, dynamic=table.is_partitioned)
         try:
             frame = _placed(frame, table)
             targets = [_static_values(table, static)] if is_static else _dynamic_values(frame, table, static)

@@ -29,11 +29,11 @@ import pyarrow as pa
 
 from compactor.acid.layout import NO_STATEMENT, DeltaKind, bucket_file, delta_name
 from compactor.errors import LockNotAcquired, MetastoreError, UsageError
-from compactor.metastore import locks, snapshots, statistics, txns
+from compactor.metastore import snapshots, statistics, txns
 from compactor.metastore.catalog import Table, get_table
 from compactor.metastore.catalog_write import add_partition
 from compactor.metastore.components import Operation
-from compactor.metastore.locks import LockComponent, LockRequest, LockState, LockType
+from compactor.metastore.locks import LockComponent, LockState
 from compactor.metastore.writeids import allocate_write_ids
 from compactor.orc.assembler import AcidStats, FileAssembler, acid_template
 from compactor.storage.filesystem import FileSystem
@@ -41,8 +41,9 @@ from compactor.table.buckets import row_buckets
 from compactor.table.conform import conformed, static_values, writable_columns
 from compactor.table.files import insert_events, last_key, orc_codec, prepare_directory, stripes_of
 from compactor.table.growing import GrowingFile, appendable
+from compactor.table.locking import Statement, Writer
 from compactor.table.scan import Place, places
-from compactor.table.transaction import Writer, static_partition
+from compactor.table.transaction import static_partition
 from compactor.table.values import table_type
 from compactor.table.writer import TableWriter
 
@@ -191,7 +192,7 @@ class _Batch:
         self._end()
         written = [] if self._place.partition is None else [self._place.partition]
         statistics.forget_accuracy(self._writer.db, self._table.name, written, write_id)
-        txns.commit_transaction(self._writer.db, txn_id)
+        txns.commit_transaction(self._writer.db, txn_id, rules=self._writer.rules)
         return write_id
 
     def abort(self) -> None:
@@ -285,6 +286,7 @@ def _open_one(writer: Writer, table: Table) -> int:
         user=writer.user,
         host=writer.host,
         agent_info=writer.agent_info,
+        rules=writer.rules,
     )
     return opened.txn_id
 
@@ -295,14 +297,9 @@ def _lock(writer: Writer, table: Table, place: Place, txn_id: int) -> bool:
         database=table.name.database,
         table=table.name.table,
         partition=place.partition,
-        type=LockType.SHARED_READ,
+        type=writer.lock_type(Statement.INSERT),
         operation=Operation.INSERT,
     )
-    request = LockRequest(
-        txn_id=txn_id, components=[component], user=writer.user, host=writer.host, agent_info=writer.agent_info
-    )
-    response = locks.acquire(writer.db, request)
-    if response.state is LockState.ACQUIRED:
-        return True
-    locks.wait_for(writer.db, response.lock_id, sleep=writer.sleep, attempts=writer.lock_attempts)
-    return False
+    response = writer.acquire(txn_id, component)
+    writer.wait(txn_id, response)
+    return response.state is LockState.ACQUIRED

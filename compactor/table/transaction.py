@@ -9,49 +9,31 @@
 4. Commit: the metastore checks the write set, first committer wins. On any error abort; the files stay, TXN_COMPONENTS
    says where, and the cleaner removes them. An unknown outcome of the commit is left alone.
 
-Locks: INSERT SHARED_READ, UPDATE, DELETE and MERGE SHARED_WRITE, INSERT OVERWRITE EXCLUSIVE, because an insert that
-commits beside an overwrite of a higher write id would vanish behind the new base (hive.txn.xlock.iow).
-Sources: Hive `DbTxnManager`, `AcidUtils.makeLockComponents`, `DriverTxnHandler` (invalid snapshots).
+Which lock a statement takes stands in `table.locking`.
+Sources: Hive `DbTxnManager`, `DriverTxnHandler` (invalid snapshots).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 from compactor.acid.directory import Snapshot
 from compactor.acid.layout import MAX_STATEMENTS
 from compactor.acid.snapshot import ValidWriteIdList
 from compactor.errors import LockNotAcquired, MetastoreError, UsageError
-from compactor.metastore import catalog_write, locks, snapshots, statistics, txns
+from compactor.metastore import catalog_write, snapshots, statistics, txns
 from compactor.metastore.catalog import Table, TableName, get_table, list_partitions
 from compactor.metastore.components import Operation
-from compactor.metastore.database import Database
-from compactor.metastore.locks import LockComponent, LockRequest, LockState, LockType
+from compactor.metastore.intents import add_dynamic_partitions
+from compactor.metastore.locks import LockComponent, LockState, LockType
 from compactor.metastore.writeids import allocate_write_ids
-from compactor.storage.filesystem import FilesystemOf, open_location
+from compactor.table.locking import Statement, Writer
 from compactor.table.scan import Place, ScanTask, places, scan_tasks
 
 _FRESH_STARTS = 10
 """How often a transaction begins again after waiting for its first lock."""
 _SHARED = (LockType.SHARED_READ, LockType.SHARED_WRITE)
-
-_STRENGTH = {LockType.SHARED_READ: 0, LockType.SHARED_WRITE: 1, LockType.EXCL_WRITE: 2, LockType.EXCLUSIVE: 3}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Writer:
-    """Who writes, and how. sleep, lock_attempts: waiting for locks, see `locks.wait_for`."""
-
-    db: Database
-    user: str
-    host: str
-    agent_info: str = ""
-    filesystem_of: FilesystemOf = open_location
-    sleep: Callable[[float], None] = time.sleep
-    lock_attempts: int = 10
 
 
 class TableTransaction:
@@ -97,12 +79,13 @@ class TableTransaction:
             raise UsageError("an insert overwrite is the only statement of its transaction")
         self._replaced = True
 
-    def lock(self, kind: LockType, operation: Operation, *, partition: str | None, dynamic: bool = False) -> bool:
+    def lock(self, statement: Statement, operation: Operation, *, partition: str | None, dynamic: bool = False) -> bool:
         """Take the lock of a statement; False when a lock of an earlier statement covers it.
 
-        Raises LockNotAcquired when it is not free in time.
+        Raises LockNotAcquired when it is not free in time, Deadlock when somebody who holds it waits for us.
         """
-        if any(_STRENGTH[h.type] >= _STRENGTH[kind] and h.partition in (None, partition) for h in self._locked):
+        kind = self.writer.lock_type(statement)
+        if any(held.type.strength >= kind.strength and held.partition in (None, partition) for held in self._locked):
             return False
         wanted = LockComponent(
             database=self.table.name.database,
@@ -134,7 +117,7 @@ class TableTransaction:
         if self.table.is_partitioned:
             partitions = set(partitions)
             self._reached |= partitions
-            locks.add_dynamic_partitions(
+            add_dynamic_partitions(
                 self.writer.db, self.txn_id, self.write_id, self.table.name, sorted(partitions), operation
             )
 
@@ -160,7 +143,7 @@ class TableTransaction:
         if self._write_id is not None:
             written = self._reached | {held.partition for held in self._locked if held.partition is not None}
             statistics.forget_accuracy(self.writer.db, self.table.name, written, self._write_id)
-        txns.commit_transaction(self.writer.db, self.txn_id)
+        txns.commit_transaction(self.writer.db, self.txn_id, rules=self.writer.rules)
 
     def abort(self) -> None:
         txns.abort_transactions(self.writer.db, [self.txn_id], reason="abort by its writer")
@@ -174,6 +157,7 @@ class TableTransaction:
             user=writer.user,
             host=writer.host,
             agent_info=writer.agent_info,
+            rules=writer.rules,
         )
 
     def _acquired(self, wanted: LockComponent) -> bool:
@@ -184,19 +168,12 @@ class TableTransaction:
         """
         # The lock writes TXN_COMPONENTS, which name the write id.
         self._allocate()
-        writer = self.writer
-        request = LockRequest(
-            txn_id=self.txn_id,
-            components=[wanted],
-            user=writer.user,
-            host=writer.host,
-            agent_info=writer.agent_info,
+        response = self.writer.acquire(self.txn_id, wanted)
+        self.writer.wait(self.txn_id, response)
+        # the strongest of those in the way is named
+        return response.state is LockState.ACQUIRED or (
+            response.blocked_by is not None and response.blocked_by.type in _SHARED
         )
-        response = locks.acquire(writer.db, request)
-        if response.state is LockState.ACQUIRED:
-            return True
-        locks.wait_for(writer.db, response.lock_id, sleep=writer.sleep, attempts=writer.lock_attempts)
-        return response.blocked_by is not None and response.blocked_by.type in _SHARED
 
     def _allocate(self) -> int:
         self._write_id = allocate_write_ids(self.writer.db, [self.txn_id], self.table.name)[self.txn_id]

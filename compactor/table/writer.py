@@ -25,17 +25,20 @@ from compactor.errors import UsageError
 from compactor.metastore.catalog import Table, TableName
 from compactor.metastore.components import Operation
 from compactor.metastore.database import Database
-from compactor.metastore.locks import LockType
+from compactor.metastore.lock_waits import Patience
+from compactor.metastore.open_rules import OpenRules
 from compactor.orc.reader import Int64Array
+from compactor.settings import LockSettings, TxnSettings
 from compactor.storage.filesystem import FilesystemOf
 from compactor.table.buckets import row_buckets
 from compactor.table.changes import Changes
 from compactor.table.conform import by_partition, conformed, static_values, writable_columns
 from compactor.table.expressions import assigned, positions_where
 from compactor.table.files import prepare_directory, write_buckets
+from compactor.table.locking import Statement, Writer
 from compactor.table.merge import Merge, matching_row_ids, merge_changes
 from compactor.table.scan import Place, ScanBatch, read_task
-from compactor.table.transaction import TableTransaction, Writer, static_partition, write_transaction
+from compactor.table.transaction import TableTransaction, static_partition, write_transaction
 from compactor.table.values import table_type
 
 
@@ -75,7 +78,7 @@ class Statements:
         data = conformed(rows, writable_columns(table, static), of=f"table {table.name}")
         is_static = static_partition(table, static)
         locked = self._txn.lock(
-            LockType.SHARED_READ, Operation.INSERT, partition=self._target(static), dynamic=not is_static
+            Statement.INSERT, Operation.INSERT, partition=self._target(static), dynamic=not is_static
         )
         self._insert(data, static, declared=is_static and locked)
         return Written(inserted=data.num_rows)
@@ -89,7 +92,7 @@ class Statements:
         data = conformed(rows, writable_columns(table, static), of=f"table {table.name}")
         self._txn.replace()
         is_static = static_partition(table, static)
-        self._txn.lock(LockType.EXCLUSIVE, Operation.UPDATE, partition=self._target(static), dynamic=not is_static)
+        self._txn.lock(Statement.OVERWRITE, Operation.UPDATE, partition=self._target(static), dynamic=not is_static)
         groups = [(self._txn.place(values), group) for values, group in by_partition(data, table, static)]
         if not is_static:
             self._txn.will_write([p.partition for p, _ in groups if p.partition], Operation.UPDATE)
@@ -167,7 +170,7 @@ class Statements:
                 f"table {table.name} is insert-only: its rows cannot be updated or deleted",
                 hint="insert_overwrite replaces them",
             )
-        self._txn.lock(LockType.SHARED_WRITE, Operation.DELETE, partition=None, dynamic=table.is_partitioned)
+        self._txn.lock(Statement.CHANGE, Operation.DELETE, partition=None, dynamic=table.is_partitioned)
         return Changes(table)
 
     def _scan(self) -> Iterator[tuple[Place, ScanBatch]]:
@@ -229,8 +232,9 @@ class Statements:
 class TableWriter:
     """Writes one table; each statement is a transaction of its own, `transaction` joins several.
 
-    sleep, lock_attempts: how to wait for locks that are not free at once. Every statement may raise WriteConflict,
-    TransactionAborted, LockNotAcquired, UsageError, StorageError; then nothing of its transaction is visible.
+    txn, lock: the settings of the installation, Hive's defaults otherwise; they say which locks are taken and how long
+    is waited for them. sleep: how. Every statement may raise WriteConflict, TransactionAborted, Deadlock,
+    LockNotAcquired, TooManyTransactions, UsageError, StorageError; then nothing of its transaction is visible.
     """
 
     def __init__(
@@ -243,9 +247,11 @@ class TableWriter:
         host: str,
         agent_info: str = "",
         sleep: Callable[[float], None] = time.sleep,
-        lock_attempts: int = 10,
+        txn: TxnSettings | None = None,
+        lock: LockSettings | None = None,
     ) -> None:
         self.table = table
+        txn = txn or TxnSettings()
         self.writer = Writer(
             db=db,
             user=user,
@@ -253,7 +259,9 @@ class TableWriter:
             agent_info=agent_info,
             filesystem_of=filesystem_of,
             sleep=sleep,
-            lock_attempts=lock_attempts,
+            patience=Patience.of(lock or LockSettings()),
+            txn=txn,
+            rules=OpenRules.of(txn),
         )
 
     @contextmanager

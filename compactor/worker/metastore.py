@@ -16,6 +16,7 @@ from compactor.metastore.catalog import Partition, Table, TableName
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
 from compactor.metastore.locks import LockRequest, LockState
+from compactor.metastore.open_rules import HIVES_RULES, OpenRules
 from compactor.metastore.queue import ReadyWithoutOutput, Refused
 from compactor.metastore.txns import TxnState, TxnType
 
@@ -83,8 +84,9 @@ class WorkerMetastore(Protocol):
 class DatabaseMetastore:
     """The metastore's own database: every change of a step is one database transaction, guarded and checked (I4)."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, rules: OpenRules = HIVES_RULES) -> None:
         self._db = db
+        self._rules = rules
 
     @property
     def database(self) -> Database:
@@ -104,8 +106,10 @@ class DatabaseMetastore:
         return catalog.get_partition(self._db, table, name)
 
     def open_transaction(self, *, kind: TxnType, user: str, host: str, agent_info: str) -> int:
-        (txn_id,) = txns.open_transactions(self._db, kind=kind, user=user, host=host, agent_info=agent_info)
-        return txn_id
+        opened = txns.open_transactions(
+            self._db, kind=kind, user=user, host=host, agent_info=agent_info, rules=self._rules
+        )
+        return opened[0]
 
     def heartbeat(self, txn_id: int) -> None:
         txns.heartbeat(self._db, txn_id)
@@ -117,7 +121,8 @@ class DatabaseMetastore:
         return "an earlier lock" if response.blocked_by is None else f"transaction {response.blocked_by.txn_id}"
 
     def snapshot(self, table: TableName, txn_id: int) -> Snapshot:
-        valid = snapshots.valid_txn_list_for_compactor(self._db, txn_id)
+        timeout_ms = self._rules.open_timeout_ms
+        valid = snapshots.valid_txn_list_for_compactor(self._db, txn_id, open_timeout_ms=timeout_ms)
         return Snapshot(txns=valid, write_ids=writeids.valid_write_ids(self._db, table, valid).for_compaction())
 
     def record_snapshot(self, claim: Compaction, *, txn_id: int, highest_write_id: int, run_as: str) -> None:

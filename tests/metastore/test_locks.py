@@ -9,6 +9,8 @@ from compactor.errors import LockNotAcquired, NoSuchLock, NoSuchTransaction, Tra
 from compactor.metastore.catalog import TableName
 from compactor.metastore.components import Operation
 from compactor.metastore.database import Database
+from compactor.metastore.intents import add_dynamic_partitions
+from compactor.metastore.lock_waits import Patience, wait_for
 from compactor.metastore.locks import (
     LockComponent,
     LockRequest,
@@ -16,15 +18,13 @@ from compactor.metastore.locks import (
     LockState,
     LockType,
     acquire,
-    add_dynamic_partitions,
     check,
     enqueue,
     show_locks,
-    time_out_locks,
     unlock,
-    wait_for,
 )
 from compactor.metastore.schema import HIVE_LOCKS, TXN_COMPONENTS
+from compactor.metastore.time_outs import time_out_locks
 from compactor.metastore.txns import abort_transactions, commit_transaction, open_transactions
 from compactor.metastore.writeids import allocate_write_ids
 
@@ -268,7 +268,7 @@ def test_waiting_in_vain_withdraws_the_request_and_names_who_is_in_the_way(db: D
     waiting = ask(db, component(X))
     pauses: list[float] = []
     with pytest.raises(LockNotAcquired, match=f"transaction {holder} of ann@h1"):
-        wait_for(db, waiting.lock_id, sleep=pauses.append, attempts=13)
+        wait_for(db, waiting.lock_id, sleep=pauses.append, patience=Patience(retries=12))
     assert pauses[-1] == 60.0
     assert len(pauses) == 12
     assert {lock.txn_id for lock in show_locks(db)} == {holder}

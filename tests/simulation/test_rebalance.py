@@ -13,6 +13,7 @@ from compactor.metastore import locks, queue, txns
 from compactor.metastore.compaction import CompactionRequest, CompactionState, CompactionType
 from compactor.metastore.components import Operation
 from compactor.metastore.schema import TXN_COMPONENTS
+from compactor.settings import LockSettings
 from compactor.storage.filesystem import open_location
 from compactor.table.writer import TableWriter
 from compactor.worker import Outcome, Step
@@ -92,7 +93,7 @@ def test_who_deletes_while_a_rebalance_runs_waits_for_it(world: World, rows: Row
     refused: list[str] = []
 
     def try_to_delete() -> None:
-        impatient = TableWriter(world.db, open_location, ORDERS, user="ada", host=HOST, lock_attempts=1)
+        impatient = TableWriter(world.db, open_location, ORDERS, user="ada", host=HOST, lock=LockSettings(retries=0))
         with pytest.raises(LockNotAcquired) as error:
             impatient.delete(pc.field("id") == 1)
         refused.append(error.value.message)

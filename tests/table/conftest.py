@@ -15,6 +15,7 @@ from compactor.metastore.schema import init_db
 from compactor.metastore.snapshots import valid_txn_list
 from compactor.metastore.writeids import valid_write_ids
 from compactor.orc.reader import OrcSource
+from compactor.settings import LockSettings, TxnSettings
 from compactor.storage.filesystem import open_location
 from compactor.table.writer import TableWriter
 
@@ -36,7 +37,21 @@ def name() -> TableName:
 
 @pytest.fixture
 def writer(db: Database, name: TableName) -> TableWriter:
-    return TableWriter(db, open_location, name, user="ada", host="h1", sleep=lambda _: None, lock_attempts=2)
+    return table_writer(db, name)
+
+
+def table_writer(db: Database, name: TableName, *, xlock_write: bool = True) -> TableWriter:
+    """A writer that waits for a lock twice, without a pause."""
+    return TableWriter(
+        db,
+        open_location,
+        name,
+        user="ada",
+        host="h1",
+        sleep=lambda _: None,
+        txn=TxnSettings(xlock_write=xlock_write),
+        lock=LockSettings(retries=1),
+    )
 
 
 @pytest.fixture

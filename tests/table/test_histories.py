@@ -16,7 +16,7 @@ from compactor.storage.filesystem import open_location
 from compactor.table.ddl import create_table
 from compactor.table.reader import TableReader, open_snapshot
 from compactor.table.writer import Statements, TableWriter
-from tests.table.conftest import Oracle
+from tests.table.conftest import Oracle, table_writer
 
 Model = dict[int, tuple[str, int]]
 TRANSACTIONS = 6
@@ -91,7 +91,8 @@ def test_a_random_history_leaves_what_the_model_says(
         assert before.read(name).num_rows == 0
 
 
-def test_concurrent_increments_are_neither_lost_nor_doubled(db: Database, name: TableName, writer: TableWriter) -> None:
+def test_concurrent_increments_are_neither_lost_nor_doubled(db: Database, name: TableName) -> None:
+    writer = table_writer(db, name, xlock_write=False)
     create_table(db, name, [("id", "int"), ("n", "int")])
     writer.insert(pa.table({"id": [1], "n": [0]}))
 

@@ -25,7 +25,7 @@ from compactor.storage.filesystem import open_location
 from compactor.table.ddl import create_table
 from compactor.table.reader import TableReader, open_snapshot
 from compactor.table.writer import TableWriter
-from tests.table.conftest import Oracle
+from tests.table.conftest import Oracle, table_writer
 
 COLUMNS = [("id", "int"), ("v", "string")]
 BUCKET_0 = 536870912
@@ -213,15 +213,32 @@ def test_the_first_of_two_overlapping_updates_wins(db: Database, flat: TableName
     assert read(db, flat) == [(1, "first"), (2, "b")]
 
 
-def test_overlapping_updates_of_different_partitions_both_commit(
-    db: Database, parted: TableName, writer: TableWriter
+def test_overlapping_updates_of_different_partitions_both_commit_where_writes_are_shared(
+    db: Database, parted: TableName
 ) -> None:
+    writer = table_writer(db, parted, xlock_write=False)
     for p in ("x", "y"):
         writer.insert(rows((1, p)), partition={"p": p, "n": 1})
     with writer.transaction() as late:
         late.update(pc.field("p") == "x", {"v": "late"})
         writer.update(pc.field("p") == "y", {"v": "other"})
     assert read(db, parted, columns=["v", "p"]) == [("late", "x"), ("other", "y")]
+
+
+def test_an_update_waits_for_another_one_and_changes_what_that_left(db: Database, flat: TableName) -> None:
+    writer = table_writer(db, flat)
+    writer.insert(rows((1, "a")))
+    updating = writer.transaction()
+    first = updating.__enter__()
+    first.update(pc.field("id") == 1, {"v": "first"})
+
+    def finish(_: float) -> None:
+        if txns.transaction_state(db, first.txn_id) is txns.TxnState.OPEN:
+            updating.__exit__(None, None, None)
+
+    waiting = TableWriter(db, open_location, flat, user="eve", host="h3", sleep=finish)
+    waiting.update(pc.field("v") == "first", {"v": "second"})
+    assert read(db, flat) == [(1, "second")]
 
 
 def test_overlapping_inserts_both_commit(db: Database, flat: TableName, writer: TableWriter) -> None:
