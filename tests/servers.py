@@ -264,6 +264,13 @@ def running(kind: type[Server]) -> Iterator[Server]:
         shutil.rmtree(folder)
 
 
+def drop_columns(conn: sa.Connection, table: sa.Table, *columns: str) -> None:
+    """Make a table older than it is."""
+    quote = conn.dialect.identifier_preparer.quote
+    for column in columns:
+        conn.exec_driver_sql(f"ALTER TABLE {quote(table.name)} DROP COLUMN {quote(column)}")
+
+
 def _group(user: str | None) -> int | None:
     return None if user is None else pwd.getpwnam(user).pw_gid
 

@@ -106,7 +106,9 @@ class Sqlite(Dialect):
         cursor.close()
 
     def begin(self, *, writing: bool) -> tuple[str, ...]:
-        return ("BEGIN IMMEDIATE" if writing else "BEGIN DEFERRED",)
+        if writing:
+            return ("PRAGMA query_only = OFF", "BEGIN IMMEDIATE")
+        return ("PRAGMA query_only = ON", "BEGIN DEFERRED")
 
     def lock_table(self, table: sa.Table, *, shared: bool) -> sa.Executable:
         return sa.select(*table.columns)
@@ -122,7 +124,7 @@ class Sqlite(Dialect):
         return _sqlite_code(error) == sqlite3.SQLITE_ERROR and "no such table" in str(error.orig)
 
     def forbids(self, error: DBAPIError) -> bool:
-        return False
+        return (_sqlite_code(error) & 0xFF) == sqlite3.SQLITE_READONLY
 
     def is_wrong_sql(self, error: DBAPIError) -> bool:
         return _sqlite_code(error) == sqlite3.SQLITE_ERROR

@@ -35,12 +35,18 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def own_schema() -> None:
+    """For tests that change the schema: nobody else gets the database afterwards."""
+
+
+@pytest.fixture
 def database_url(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """URL of the test's database, without tables or without rows; other processes of a test may connect to it too."""
     if backend == "sqlite":
         return f"sqlite:///{tmp_path / 'metastore.db'}"
     server: Server = request.getfixturevalue(backend)
-    return server.filled() if "db" in request.fixturenames else server.empty()
+    shared = "db" in request.fixturenames and "own_schema" not in request.fixturenames
+    return server.filled() if shared else server.empty()
 
 
 @pytest.fixture

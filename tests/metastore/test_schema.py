@@ -53,6 +53,7 @@ def test_making_it_again_changes_nothing(db: Database) -> None:
         assert conn.execute(sa.select(COMPACTOR_INSTALLATION)).all() == made
 
 
+@pytest.mark.usefixtures("own_schema")
 def test_a_database_of_the_first_release_gets_what_came_since_and_keeps_its_rows(db: Database) -> None:
     with db.write() as conn:
         COMPACTOR_JOB_COST.drop(conn)
@@ -67,7 +68,7 @@ def test_a_database_of_the_first_release_gets_what_came_since_and_keeps_its_rows
 
 def test_a_database_of_somebody_else_is_refused_and_left_alone(empty_db: Database) -> None:
     with empty_db.write() as conn:
-        conn.exec_driver_sql('CREATE TABLE "TXNS" ("TXN_ID" INTEGER)')
+        sa.Table("TXNS", sa.MetaData(), sa.Column("TXN_ID", sa.Integer)).create(conn)
     with pytest.raises(ForeignDatabase, match="TXNS"):
         init_db(empty_db)
     assert empty_db.table_names() == {"TXNS"}

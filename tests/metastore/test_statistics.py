@@ -23,7 +23,9 @@ from compactor.metastore.catalog_write import (
 )
 from compactor.metastore.compaction import Compaction, CompactionRequest, CompactionType
 from compactor.metastore.database import Database
+from compactor.metastore.schema import TXN_TO_WRITE_ID
 from compactor.metastore.statistics import columns_with_statistics, forget_accuracy, record_statistics
+from tests.servers import drop_columns
 
 T = TableName(database="air", table="flights")
 COLUMNS = (Column(name="id", type="int"), Column(name="v", type="string"))
@@ -140,7 +142,7 @@ def test_a_newer_write_whose_end_was_forgotten_counts_as_committed(table: Databa
     done = published(table)
     write(table)
     with table.write() as conn:
-        conn.execute(sa.text("DELETE FROM TXN_TO_WRITE_ID"))
+        conn.execute(TXN_TO_WRITE_ID.delete())
     assert record(table, done) is Change.SIZES
 
 
@@ -233,10 +235,10 @@ def test_columns_are_added_where_complete_and_refreshed_where_they_are(table: Da
     assert (row["NUM_NULLS"], row["NUM_DISTINCTS"], row["CAT_NAME"]) == (0, 4, "hive")
 
 
+@pytest.mark.usefixtures("own_schema")
 def test_a_metastore_of_hive_3_has_no_engine_and_no_histogram(table: Database) -> None:
     with table.write() as conn:
-        conn.execute(sa.text("ALTER TABLE TAB_COL_STATS DROP COLUMN HISTOGRAM"))
-        conn.execute(sa.text("ALTER TABLE TAB_COL_STATS DROP COLUMN ENGINE"))
+        drop_columns(conn, TAB_COL_STATS, "HISTOGRAM", "ENGINE")
     write(table)
     record(table, published(table), replace(FOUND, columns=(ID,)))
     assert columns_with_statistics(table, T, None) == {"id"}
