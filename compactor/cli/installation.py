@@ -125,6 +125,6 @@ class Installation:
     def close(self) -> None:
         if "sessions" in self.__dict__:
             self.sessions.stop()
-        if self.thrift is not None:
-            self.thrift.close()
+        if (thrift := self.__dict__.get("thrift")) is not None:
+            thrift.close()
         self.unchecked_database.dispose()
