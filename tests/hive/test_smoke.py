@@ -13,6 +13,6 @@ def test_hive_reads_what_our_major_wrote(hive: Hive, compactor: Compactor, sql: 
         sql(f"INSERT INTO smoke VALUES ({i}, 'v{i}')")
     sql("DELETE FROM smoke WHERE id = 1")
     sql("ALTER TABLE smoke COMPACT 'major'")
-    compactor("worker", "--until-idle", "--set", "worker.threads=1")
+    compactor("worker", "--until-idle")
     assert [row[:2] for row in sql("SELECT * FROM smoke ORDER BY id")] == [(0, "v0"), (2, "v2")]
     assert [p.name for p in (hive.warehouse / "smoke").glob("base_*")] != []

@@ -146,7 +146,8 @@ class Hive:
             [*command, *arguments],
             log=self.root / "log" / f"{name}.log",
             cwd=self.root / "scratch",
-            env={"CLASSPATH": classpath},
+            # Directories of partitions may have any name.
+            env={"CLASSPATH": classpath, "LC_ALL": "C.UTF-8"},
         )
         server.wait_for_port(port)
         return server

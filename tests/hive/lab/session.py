@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from impala.dbapi import connect
@@ -31,6 +33,39 @@ READERS: Mapping[str, Mapping[str, str]] = {
 """Hive's ways to read a table, as the settings that choose them."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A row of SHOW COMPACTIONS, None where Hive prints ' --- ' or 'None'; times in epoch milliseconds."""
+
+    id: int
+    database: str
+    table: str
+    partition: str | None
+    type: str
+    state: str
+    worker_host: str | None
+    worker: str | None
+    enqueued: int | None
+    started: int | None
+    duration_ms: int | None
+    job: str | None
+    error: str | None
+    initiator_host: str | None
+    initiator: str | None
+    pool: str | None
+    txn: int | None
+    next_txn: int | None
+    committed: int | None
+    highest_write_id: int | None
+
+    @classmethod
+    def of(cls, row: Row) -> Shown:
+        text = [None if str(v).strip() in {"---", "None", ""} else str(v).strip() for v in row]
+        numbers = {"id", "enqueued", "started", "duration_ms", "txn", "next_txn", "committed", "highest_write_id"}
+        values = zip(cls.__dataclass_fields__, text, strict=True)
+        return cls(**{n: int(v) if n in numbers and v is not None else v for n, v in values})  # type: ignore[arg-type]
+
+
 class HiveSession:
     """One session; statements follow each other. Not for two threads."""
 
@@ -57,16 +92,23 @@ class HiveSession:
         for statement in statements:
             self(statement)
 
-    def set(self, properties: Mapping[str, str]) -> None:
-        for name, value in properties.items():
+    @contextmanager
+    def reading(self, how: Mapping[str, str]) -> Iterator[None]:
+        """Statements inside read by these settings; after it as the server does by default."""
+        for name, value in how.items():
             self(f"SET {name}={value}")
+        yield
+        self("RESET")
+
+    def compactions(self, table: str) -> list[Shown]:
+        """SHOW COMPACTIONS for a table (`database.table`), oldest request first."""
+        database, _, name = table.partition(".")
+        shown = [Shown.of(row) for row in self("SHOW COMPACTIONS")]
+        return sorted((s for s in shown if (s.database, s.table) == (database, name)), key=lambda s: s.id)
 
     def start(self, statement: str) -> None:
         """Send a statement and do not wait for it."""
         self._cursor.execute_async(statement)
-
-    def runs(self) -> bool:
-        return bool(self._cursor.is_executing())
 
     def finish(self) -> list[Row]:
         """The rows of what `start` sent, once it is done."""

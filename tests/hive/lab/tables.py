@@ -1,0 +1,78 @@
+"""Tables that Hive writes for a test, and what Hive says is in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.hive.lab.hive import Hive
+from tests.hive.lab.process import until
+from tests.hive.lab.session import READERS, HiveSession, Row, Shown
+
+DATABASE = "beside"
+MANY_STRIPES = "'orc.stripe.size'='65536', 'orc.compress'='ZLIB'"
+"""ORC looks at its memory every 5,000 rows: that many stand in a stripe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A transactional table `id int, v string` of Hive's. partition: "" or 'p=…', the only one a test looks at."""
+
+    hive: Hive
+    name: str
+    partition: str = ""
+
+    @property
+    def full_name(self) -> str:
+        return f"{DATABASE}.{self.name}"
+
+    @property
+    def folder(self) -> Path:
+        return self.hive.warehouse / f"{DATABASE}.db" / self.name / self.partition
+
+    def entries(self) -> list[str]:
+        """Bases and deltas in the directory."""
+        return sorted(p.name for p in self.folder.iterdir() if p.name.startswith(("base_", "delta_", "delete_delta_")))
+
+    def rows(self, sql: HiveSession) -> Counter[Row]:
+        return Counter(sql(f"SELECT * FROM {self.full_name}"))
+
+    def row_ids(self, sql: HiveSession) -> list[Row]:
+        """(write id, bucket, row id, id) of every row."""
+        columns = "row__id.writeid, row__id.bucketid, row__id.rowid, id"
+        return sorted(sql(f"SELECT {columns} FROM {self.full_name}"))
+
+    def is_read_alike(self, sql: HiveSession, expected: Counter[Row], readers: Iterable[str] = READERS) -> None:
+        """Every reader of Hive's returns these rows."""
+        for reader in readers:
+            with sql.reading(READERS[reader]):
+                assert self.rows(sql) == expected, f"{self.full_name}, {reader}"
+
+    def last(self, sql: HiveSession) -> Shown:
+        """Its newest compaction."""
+        return sql.compactions(self.full_name)[-1]
+
+    def until_state(self, sql: HiveSession, *states: str) -> Shown:
+        """Its newest compaction, once it is in one of these states."""
+        until(lambda: self.last(sql).state in states, f"{self.full_name} is {' or '.join(states)}")
+        return self.last(sql)
+
+
+def create(hive: Hive, sql: HiveSession, name: str, *, properties: str = "", clause: str = "") -> Table:
+    """An empty full-ACID table. clause: between the columns and STORED AS."""
+    sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+    more = f", {properties}" if properties else ""
+    sql(
+        f"CREATE TABLE {DATABASE}.{name} (id int, v string) {clause} STORED AS ORC TBLPROPERTIES ('transactional'='true'{more})"
+    )
+    return Table(hive=hive, name=name)
+
+
+def numbers(first: int, count: int, v: str = "'value '") -> str:
+    """A query: `count` rows (id, v), v an expression of Hive's with the id behind it."""
+    return (
+        f"SELECT pos + {first}, concat({v}, pos + {first}) FROM (SELECT 1) one "
+        f"LATERAL VIEW posexplode(split(space({count - 1}), ' ')) n AS pos, x"
+    )
