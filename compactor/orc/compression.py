@@ -70,7 +70,7 @@ class Blocks:
         return self.starts[block], offset - block * self.size
 
 
-def in_blocks(kind: int, data: bytes, block_size: int) -> Blocks:
+def in_blocks(kind: int, data: bytes | memoryview, block_size: int) -> Blocks:
     """Apply the framing; a block that does not shrink is stored as it is."""
     out: list[bytes | memoryview | pa.Buffer] = []
     starts: list[int] = []

@@ -24,7 +24,7 @@ _FLOATS = ((pb.Stream.DATA, _BYTES),)
 _TEXT = ((pb.Stream.DATA, _BYTES), (pb.Stream.LENGTH, _RUN))
 _INSTANTS = ((pb.Stream.DATA, _RUN), (pb.Stream.SECONDARY, _RUN))
 _COLLECTIONS = ((pb.Stream.LENGTH, _RUN),)
-_PLACES: dict[int, tuple[tuple[int, int], ...]] = {
+_PLACES: dict[int, tuple[tuple[pb.Stream.Kind, int], ...]] = {
     pb.Type.BOOLEAN: ((pb.Stream.DATA, _BITS),),
     pb.Type.BYTE: _NUMBERS,
     pb.Type.SHORT: _NUMBERS,
@@ -46,7 +46,7 @@ _PLACES: dict[int, tuple[tuple[int, int], ...]] = {
 _DICTIONARIES = (pb.ColumnEncoding.DICTIONARY, pb.ColumnEncoding.DICTIONARY_V2)
 
 
-def recorded(kind: int, encoding: int, *, present: bool) -> tuple[tuple[int, int], ...]:
+def recorded(kind: int, encoding: int, *, present: bool) -> tuple[tuple[pb.Stream.Kind, int], ...]:
     """(stream, numbers after its place) of a row-index entry, in order.
 
     kind: Type.Kind. encoding: ColumnEncoding.Kind. present: the column has nulls.
