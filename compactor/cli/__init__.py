@@ -25,6 +25,7 @@ from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import CompactionState, CompactionType
 from compactor.metastore.schema import InitOutcome, init_db
 from compactor.service.requests import WAIT_TIMEOUT_S, Wish
+from compactor.sql.statements import AbortCompactions, AbortTransactions, ShowLocks
 
 USAGE_ERROR = 2
 _PIPE_WIDTH = 240
@@ -40,6 +41,8 @@ app = typer.Typer(
 )
 show_app = typer.Typer(help="List compactions, transactions, locks or tables.", no_args_is_help=True)
 app.add_typer(show_app, name="show")
+abort_app = typer.Typer(help="End transactions, or requests for compactions.", no_args_is_help=True)
+app.add_typer(abort_app, name="abort")
 
 Config = Annotated[Path | None, typer.Option("--config", metavar="FILE", help="Settings; default ./compactor.toml.")]
 HiveSite = Annotated[Path | None, typer.Option("--hive-site", metavar="FILE", help="An existing hive-site.xml.")]
@@ -167,7 +170,7 @@ def sql_command(
     hive_site: HiveSite = None,
     assign: Assign = None,
 ) -> None:
-    """Run ALTER TABLE … COMPACT and SHOW COMPACTIONS; without statements, a prompt."""
+    """Run ALTER TABLE … COMPACT, SHOW COMPACTIONS|TRANSACTIONS|LOCKS and ABORT …; without statements, a prompt."""
     if statements is not None and file is not None:
         raise UsageError("give statements or a file, not both")
     installation = _installation(config, hive_site, assign)
@@ -219,15 +222,59 @@ def show_transactions_command(
     as_json: AsJson = False, config: Config = None, hive_site: HiveSite = None, assign: Assign = None
 ) -> None:
     """Open and aborted transactions."""
-    show.show_transactions(_installation(config, hive_site, assign), _console(), as_json=as_json)
+    installation = _installation(config, hive_site, assign)
+    show.print_transactions(installation, _console(), show.transactions(installation), as_json=as_json)
 
 
 @show_app.command("locks")
 def show_locks_command(
-    as_json: AsJson = False, config: Config = None, hive_site: HiveSite = None, assign: Assign = None
+    name: Annotated[str | None, typer.Argument(metavar="[DB.TABLE[/PARTITION]]")] = None,
+    database: Annotated[str | None, typer.Option(metavar="DB", help="Of this database and everything in it.")] = None,
+    extended: Annotated[bool, typer.Option("--extended", help="Heartbeats and agents too.")] = False,
+    as_json: AsJson = False,
+    config: Config = None,
+    hive_site: HiveSite = None,
+    assign: Assign = None,
 ) -> None:
     """Locks, held and waited for."""
-    show.show_locks(_installation(config, hive_site, assign), _console(), as_json=as_json)
+    if name is not None and database is not None:
+        raise UsageError("give a table or a database, not both")
+    table, _, partition = (name or "").partition("/")
+    statement = ShowLocks(
+        database=database.lower() if database else None,
+        table=TableName.parse(table) if table else None,
+        partition=tuple(partition_values(partition).items()) if partition else None,
+        extended=extended,
+    )
+    rows = show.locks_of(_installation(config, hive_site, assign), statement)
+    show.print_locks(_console(), rows, extended=extended, as_json=as_json)
+
+
+@abort_app.command("transactions")
+def abort_transactions_command(
+    ids: Annotated[list[int], typer.Argument(metavar="ID…")],
+    as_json: AsJson = False,
+    config: Config = None,
+    hive_site: HiveSite = None,
+    assign: Assign = None,
+) -> None:
+    """Abort open transactions; a compaction that runs is stopped by aborting its transaction."""
+    installation = _installation(config, hive_site, assign)
+    statement = AbortTransactions(ids=tuple(ids))
+    raise typer.Exit(trigger.abort(installation, _console(), statement, as_json=as_json))
+
+
+@abort_app.command("compactions")
+def abort_compactions_command(
+    ids: Annotated[list[int], typer.Argument(metavar="ID…")],
+    as_json: AsJson = False,
+    config: Config = None,
+    hive_site: HiveSite = None,
+    assign: Assign = None,
+) -> None:
+    """Abort requests that no worker has taken yet."""
+    installation = _installation(config, hive_site, assign)
+    raise typer.Exit(trigger.abort(installation, _console(), AbortCompactions(ids=tuple(ids)), as_json=as_json))
 
 
 @show_app.command("tables")

@@ -1,6 +1,8 @@
-"""`compactor show transactions|locks|tables`: what the metastore and the file system say now."""
+"""`compactor show transactions|locks|tables` and the answers of `abort`: what the metastore and the file system say."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -9,12 +11,22 @@ from compactor.cli.installation import Installation
 from compactor.cli.render import add_row, duration, instant, print_json, size, table, words
 from compactor.errors import FormatError, StorageError
 from compactor.metastore import catalog, locks, snapshots, txns, writeids
+from compactor.metastore.aborting import Aborted
 from compactor.metastore.catalog import TableName
+from compactor.metastore.locks import LockFilter, LockInfo
+from compactor.metastore.txns import TransactionInfo
+from compactor.sql.statements import ShowLocks
 from compactor.storage.filesystem import open_location
 
 
-def show_transactions(installation: Installation, console: Console, *, as_json: bool) -> None:
-    rows = txns.show_transactions(installation.db)
+def transactions(installation: Installation) -> list[TransactionInfo]:
+    """What SHOW TRANSACTIONS lists."""
+    return txns.show_transactions(installation.db)
+
+
+def print_transactions(
+    installation: Installation, console: Console, rows: Sequence[TransactionInfo], *, as_json: bool
+) -> None:
     if as_json:
         print_json(console, rows)
         return
@@ -36,16 +48,31 @@ def show_transactions(installation: Installation, console: Console, *, as_json: 
     console.print(made)
 
 
-def show_locks(installation: Installation, console: Console, *, as_json: bool) -> None:
-    rows = locks.show_locks(installation.db)
+def locks_of(installation: Installation, statement: ShowLocks) -> list[LockInfo]:
+    """What SHOW LOCKS lists; NoSuchObject for a partition that does not exist."""
+    of_table, partition = statement.table, None
+    if statement.partition and of_table:
+        partition = catalog.find_partition(installation.db, of_table, dict(statement.partition)).name
+    filters = LockFilter(
+        database=of_table.database if of_table else statement.database,
+        table=of_table.table if of_table else None,
+        partition=partition,
+    )
+    return locks.show_locks(installation.db, filters)
+
+
+def print_locks(console: Console, rows: Sequence[LockInfo], *, extended: bool, as_json: bool) -> None:
+    """extended: heartbeats and agents too; JSON always has them."""
     if as_json:
         print_json(console, rows)
         return
-    made = table(
-        "Locks", "id", "object", "type", "state", "transaction", "blocked by", "user", "host", "acquired (UTC)"
-    )
+    more = ("last heartbeat (UTC)", "agent") if extended else ()
+    columns = ("object", "type", "state", "transaction", "blocked by", "user", "host", "acquired (UTC)", *more)
+    made = table("Locks", "id", *columns)
     for row in rows:
         place = "/".join(p for p in (f"{row.database}.{row.table}" if row.table else row.database, row.partition) if p)
+        # a lock of a transaction lives by the transaction's heartbeat
+        beat = instant(row.last_heartbeat) if row.last_heartbeat else "its transaction's"
         add_row(
             made,
             f"{row.lock_id}.{row.component}",
@@ -57,7 +84,19 @@ def show_locks(installation: Installation, console: Console, *, as_json: bool) -
             row.user,
             row.host,
             instant(row.acquired_at),
+            *((beat, row.agent_info) if extended else ()),
         )
+    console.print(made)
+
+
+def print_aborted(console: Console, title: str, rows: Sequence[Aborted], *, as_json: bool) -> None:
+    """The answer of ABORT: a row for each id."""
+    if as_json:
+        print_json(console, rows)
+        return
+    made = table(title, "id", "status", "message")
+    for row in rows:
+        add_row(made, str(row.id), row.status, row.message)
     console.print(made)
 
 

@@ -1,4 +1,4 @@
-"""Commands that ask for compactions: compact, sql."""
+"""Commands that ask for something: compact, abort, sql."""
 
 from __future__ import annotations
 
@@ -12,16 +12,27 @@ from typing import assert_never
 from rich.console import Console
 from rich.text import Text
 
+from compactor.cli import show
 from compactor.cli.installation import VERSION, Installation
 from compactor.cli.render import compactions_table, print_error, print_json, say, words
 from compactor.errors import CompactorError, UsageError
 from compactor.metastore import catalog, history
+from compactor.metastore.aborting import ERROR, Aborted, abort_compactions, abort_transactions_by_id
 from compactor.metastore.compaction import Compaction, CompactionState
 from compactor.service.requests import WAIT_TIMEOUT_S, RequestRefused, Wish, request, wait_for
 from compactor.sql.parser import parse
-from compactor.sql.statements import AlterTableCompact, ShowCompactions
+from compactor.sql.statements import (
+    AbortCompactions,
+    AbortTransactions,
+    AlterTableCompact,
+    ShowCompactions,
+    ShowLocks,
+    ShowTransactions,
+    Statement,
+)
 
 DONE, FAILED, REFUSED = 0, 1, 3
+_SHOWS = (ShowCompactions, ShowTransactions, ShowLocks)
 _EXIT_CODES = {
     CompactionState.FAILED: FAILED,
     CompactionState.DID_NOT_INITIATE: FAILED,
@@ -92,37 +103,81 @@ def _ask(
 def run_sql(installation: Installation, console: Console, text: str, *, as_json: bool) -> int:
     """Run every statement of a text; stops at the first that fails. Returns the exit code.
 
-    as_json: the rows of a lone SHOW COMPACTIONS; otherwise a list with one result a statement, those before an error
-    included: `{"id", "accepted", "state", "reason"}` of a request, the list of rows of a SHOW.
+    as_json: the rows of a lone SHOW; otherwise a list with one result a statement, those before an error included:
+    `{"id", "accepted", "state", "reason"}` of a request, the list of rows of a SHOW or an ABORT.
     """
     statements = parse(text)
-    if as_json and len(statements) == 1 and isinstance(statements[0], ShowCompactions):
-        print_json(console, _rows(installation, statements[0]))
-        return DONE
+    if as_json and len(statements) == 1 and isinstance(statements[0], _SHOWS):
+        rows, code = _run(installation, console, statements[0], as_json=True)
+        print_json(console, rows)
+        return code
     results: list[object] = []
     code = DONE
     try:
         for statement in statements:
-            match statement:
-                case AlterTableCompact():
-                    tell = _sayer(console, as_json=as_json)
-                    wait = statement.and_wait
-                    answer = _ask(installation, tell, _wish(statement), wait=wait, timeout_s=WAIT_TIMEOUT_S)
-                    code = answer.code
-                    results.append(answer.summary())
-                case ShowCompactions():
-                    rows = _rows(installation, statement)
-                    results.append(rows)
-                    if not as_json:
-                        print_compactions(console, rows, as_json=False)
-                case _:
-                    assert_never(statement)
+            result, code = _run(installation, console, statement, as_json=as_json)
+            results.append(result)
             if code != DONE:
                 break
     finally:
         if as_json:
             print_json(console, results)
     return code
+
+
+def _run(installation: Installation, console: Console, statement: Statement, *, as_json: bool) -> tuple[object, int]:
+    """One statement's result and exit code; it is printed unless a program reads along."""
+    match statement:
+        case AlterTableCompact():
+            tell = _sayer(console, as_json=as_json)
+            wait = statement.and_wait
+            answer = _ask(installation, tell, _wish(statement), wait=wait, timeout_s=WAIT_TIMEOUT_S)
+            return answer.summary(), answer.code
+        case ShowCompactions():
+            compactions = _rows(installation, statement)
+            if not as_json:
+                print_compactions(console, compactions, as_json=False)
+            return compactions, DONE
+        case ShowTransactions():
+            transactions = show.transactions(installation)
+            if not as_json:
+                show.print_transactions(installation, console, transactions, as_json=False)
+            return transactions, DONE
+        case ShowLocks():
+            locks = show.locks_of(installation, statement)
+            if not as_json:
+                show.print_locks(console, locks, extended=statement.extended, as_json=False)
+            return locks, DONE
+        case AbortTransactions() | AbortCompactions():
+            title, aborted = _abort(installation, statement)
+            if not as_json:
+                show.print_aborted(console, title, aborted, as_json=False)
+            return aborted, _abort_code(aborted)
+        case _:
+            assert_never(statement)
+
+
+def abort(
+    installation: Installation, console: Console, statement: AbortTransactions | AbortCompactions, *, as_json: bool
+) -> int:
+    """End transactions, or requests that no worker has taken; the exit code is 1 when one could not be ended."""
+    title, aborted = _abort(installation, statement)
+    show.print_aborted(console, title, aborted, as_json=as_json)
+    return _abort_code(aborted)
+
+
+def _abort(installation: Installation, statement: AbortTransactions | AbortCompactions) -> tuple[str, list[Aborted]]:
+    match statement:
+        case AbortTransactions(ids=ids):
+            return "Transactions", abort_transactions_by_id(installation.db, ids)
+        case AbortCompactions(ids=ids):
+            return "Compactions", abort_compactions(installation.db, ids)
+        case _:
+            assert_never(statement)
+
+
+def _abort_code(rows: Sequence[Aborted]) -> int:
+    return FAILED if any(row.status == ERROR for row in rows) else DONE
 
 
 def sql_prompt(installation: Installation, console: Console) -> int:

@@ -19,7 +19,17 @@ from compactor.acid.partition_name import DEFAULT_PARTITION
 from compactor.errors import UsageError
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import CompactionState, CompactionType
-from compactor.sql.statements import AlterTableCompact, OrderKey, PartitionSpec, ShowCompactions, Statement
+from compactor.sql.statements import (
+    AbortCompactions,
+    AbortTransactions,
+    AlterTableCompact,
+    OrderKey,
+    PartitionSpec,
+    ShowCompactions,
+    ShowLocks,
+    ShowTransactions,
+    Statement,
+)
 
 DEFAULT_DATABASE: Final = "default"
 
@@ -109,6 +119,19 @@ class _Statements(Transformer[Token, list[Statement]]):
 
     def show_one_compaction(self, _show: Token, _compactions: Token, compaction_id: int) -> ShowCompactions:
         return ShowCompactions(compaction_id=compaction_id)
+
+    def show_transactions(self, *_keywords: Token) -> ShowTransactions:
+        return ShowTransactions()
+
+    def show_locks(self, _show: Token, _locks: Token, scope: Any, extended: Token | None) -> ShowLocks:
+        database, table, partition = scope or (None, None, None)
+        return ShowLocks(database=database, table=table, partition=partition, extended=extended is not None)
+
+    def abort_transactions(self, _abort: Token, _transactions: Token, *ids: Token) -> AbortTransactions:
+        return AbortTransactions(ids=tuple(self._integer(number) for number in ids))
+
+    def abort_compactions(self, _abort: Token, _compactions: Token, *ids: Token) -> AbortCompactions:
+        return AbortCompactions(ids=tuple(self._integer(number) for number in ids))
 
     def database_filter(self, _keyword: Token, name: str) -> tuple[str, None, None]:
         return name, None, None

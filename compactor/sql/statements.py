@@ -60,4 +60,36 @@ class ShowCompactions:
     limit: int | None = None
 
 
-Statement = AlterTableCompact | ShowCompactions
+@dataclass(frozen=True, kw_only=True)
+class ShowTransactions:
+    """SHOW TRANSACTIONS: those that are open or aborted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowLocks:
+    """SHOW LOCKS of everything, of a database or of a table and its partitions, or of one partition.
+
+    extended: heartbeats and agents too.
+    """
+
+    database: str | None = None
+    table: TableName | None = None
+    partition: PartitionSpec | None = None
+    extended: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbortTransactions:
+    """ABORT TRANSACTIONS id …"""
+
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbortCompactions:
+    """ABORT COMPACTIONS id …: requests that no worker has taken yet."""
+
+    ids: tuple[int, ...]
+
+
+Statement = AlterTableCompact | ShowCompactions | ShowTransactions | ShowLocks | AbortTransactions | AbortCompactions

@@ -19,11 +19,12 @@ from compactor.cli.plan import show_plan
 from compactor.cli.render import print_error, say
 from compactor.cli.trigger import sql_prompt
 from compactor.errors import UsageError
-from compactor.metastore import catalog, catalog_write, queue
+from compactor.metastore import catalog, catalog_write, queue, txns
 from compactor.metastore.calibration import record_cost
 from compactor.metastore.catalog import Column, SortColumn, TableName
 from compactor.metastore.compaction import CompactionRequest, CompactionState, CompactionType
 from compactor.metastore.database import Database
+from compactor.metastore.locks import LockComponent, LockRequest, LockType, acquire
 from compactor.metastore.schema import COMPACTOR_INSTALLATION, COMPACTOR_JOB_COST, init_db
 from compactor.settings import Settings
 from compactor.storage.filesystem import open_location
@@ -436,3 +437,56 @@ def test_a_limit_below_one_is_a_wrong_usage(world: World, run: Run, limit: str) 
     answer = run("show", "compactions", "--limit", limit)
     assert (answer.code, answer.out) == (USAGE, "")
     assert "--limit" in answer.err
+
+
+@pytest.fixture
+def waiting(world: World) -> tuple[int, int]:
+    """A transaction that holds a lock on a table, and one that waits for it."""
+    world.create_table()
+    holder, waiter = txns.open_transactions(world.db, count=2, user="ann", host="h1", agent_info="q1")
+    component = LockComponent(database=ORDERS.database, table=ORDERS.table, type=LockType.EXCLUSIVE)
+    for txn_id in (holder, waiter):
+        acquire(world.db, LockRequest(txn_id=txn_id, components=[component], user="ann", host="h1", agent_info="q1"))
+    return holder, waiter
+
+
+@pytest.mark.parametrize(
+    "arguments", [("show", "locks"), ("show", "locks", str(ORDERS)), ("show", "locks", "--database", ORDERS.database)]
+)
+def test_locks_say_who_waits_for_whom(run: Run, waiting: tuple[int, int], arguments: tuple[str, ...]) -> None:
+    held, asked = run(*arguments, "--json").json
+    assert (held["txn_id"], held["state"]) == (waiting[0], "acquired")
+    assert (asked["txn_id"], asked["state"], asked["blocked_by"]) == (waiting[1], "waiting", [held["lock_id"], 1])
+    assert run("sql", f"SHOW LOCKS {ORDERS}", "--json").json == [held, asked]
+    assert "q1" not in run(*arguments).out
+    assert "q1" in run(*arguments, "--extended").out
+    assert run("sql", "SHOW LOCKS EXTENDED").out == run("show", "locks", "--extended").out
+
+
+def test_locks_of_another_place_are_not_listed(run: Run, waiting: tuple[int, int]) -> None:
+    assert run("show", "locks", "default.other", "--json").json == []
+    assert run("sql", "SHOW LOCKS DATABASE other", "--json").json == []
+    assert run("show", "locks", str(ORDERS), "--database", "default").code == USAGE
+
+
+def test_transactions_are_shown_and_aborted_by_command_and_by_statement(run: Run, waiting: tuple[int, int]) -> None:
+    shown = run("show", "transactions", "--json").json
+    assert [t["id"] for t in shown] == list(waiting)
+    assert run("sql", "SHOW TRANSACTIONS", "--json").json == shown
+    first = run("abort", "transactions", str(waiting[0]), "--json")
+    assert first.code == DONE
+    assert first.json == [{"id": waiting[0], "status": "Success", "message": "Successfully aborted transaction"}]
+    second = run("sql", f"ABORT TRANSACTIONS {waiting[1]} 999; SHOW TRANSACTIONS", "--json")
+    assert second.code == FAILED
+    assert [[row["status"] for row in rows] for rows in second.json] == [["Success", "Error"]]
+    assert {t["state"] for t in run("show", "transactions", "--json").json} == {"aborted"}
+
+
+def test_a_request_is_aborted_before_a_worker_takes_it(world: World, run: Run) -> None:
+    world.create_table()
+    world.insert({1: "a"})
+    asked = run("compact", str(ORDERS), "--json").json["id"]
+    assert "Successfully aborted compaction" in run("sql", f"ABORT COMPACTIONS {asked}").out
+    again = run("abort", "compactions", str(asked))
+    assert again.code == FAILED
+    assert "compaction is in state-aborted" in again.out

@@ -8,7 +8,16 @@ from compactor.errors import UsageError
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import CompactionState, CompactionType
 from compactor.sql.parser import parse
-from compactor.sql.statements import AlterTableCompact, OrderKey, ShowCompactions, Statement
+from compactor.sql.statements import (
+    AbortCompactions,
+    AbortTransactions,
+    AlterTableCompact,
+    OrderKey,
+    ShowCompactions,
+    ShowLocks,
+    ShowTransactions,
+    Statement,
+)
 
 TABLE = TableName(database="db", table="t")
 
@@ -219,3 +228,35 @@ def test_any_text_is_statements_or_a_usage_error(text: str) -> None:
 def test_any_value_survives_quoting(value: str) -> None:
     literal = "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
     assert partition_of(f"p={literal}") == (("p", value),)
+
+
+@pytest.mark.parametrize(
+    ("text", "statement"),
+    [
+        ("SHOW TRANSACTIONS", ShowTransactions()),
+        ("show locks", ShowLocks()),
+        ("SHOW LOCKS EXTENDED", ShowLocks(extended=True)),
+        ("SHOW LOCKS db.t", ShowLocks(table=TABLE)),
+        ("SHOW LOCKS db.t PARTITION (p='x') EXTENDED", ShowLocks(table=TABLE, partition=(("p", "x"),), extended=True)),
+        ("SHOW LOCKS DATABASE Db extended", ShowLocks(database="db", extended=True)),
+        ("SHOW LOCKS SCHEMA db", ShowLocks(database="db")),
+        ("ABORT TRANSACTIONS 7", AbortTransactions(ids=(7,))),
+        ("abort transactions 7 8 0000009", AbortTransactions(ids=(7, 8, 9))),
+        ("ABORT COMPACTIONS 1 2", AbortCompactions(ids=(1, 2))),
+    ],
+)
+def test_transactions_and_locks_are_shown_and_ended_as_in_hive(text: str, statement: Statement) -> None:
+    assert one(text) == statement
+
+
+def test_tables_may_be_called_like_the_words_of_these_statements() -> None:
+    assert one("SHOW LOCKS locks.transactions") == ShowLocks(table=TableName(database="locks", table="transactions"))
+    assert one("SHOW COMPACTIONS abort.extended") == ShowCompactions(
+        table=TableName(database="abort", table="extended")
+    )
+
+
+@pytest.mark.parametrize("text", ["ABORT TRANSACTIONS", "ABORT COMPACTIONS 1.5", "ABORT TRANSACTIONS 1, 2", "ABORT 3"])
+def test_ids_are_whole_numbers_side_by_side(text: str) -> None:
+    with pytest.raises(UsageError, match="line 1"):
+        parse(text)
