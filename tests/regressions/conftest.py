@@ -5,11 +5,39 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.world import World
+from compactor.metastore.database import Database
+from compactor.metastore.schema import init_db
+from tests.servers import MariadbServer, PostgresqlServer, Server, running
+from tests.simulation.world import World, database_url
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World.create(tmp_path)
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    with running(PostgresqlServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[Server]:
+    with running(MariadbServer) as server:
+        yield server
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgresql", marks=pytest.mark.slow),
+        pytest.param("mariadb", marks=pytest.mark.slow),
+    ]
+)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """An empty installation, on each database."""
+    if request.param == "sqlite":
+        url = database_url(tmp_path)
+    else:
+        server: Server = request.getfixturevalue(request.param)
+        url = server.filled()
+    made = World(root=tmp_path, db=Database.connect(url))
+    init_db(made.db, warehouse=f"file:{tmp_path}/warehouse")
     yield made
     made.db.dispose()
