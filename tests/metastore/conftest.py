@@ -7,25 +7,13 @@ import pytest
 
 from compactor.metastore.database import Database
 from compactor.metastore.schema import init_db
-from tests.servers import MariadbServer, PostgresqlServer, Server, running
+from tests.servers import Server
 
 BACKENDS = [
     "sqlite",
     pytest.param("postgresql", marks=pytest.mark.slow),
     pytest.param("mariadb", marks=pytest.mark.slow),
 ]
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[Server]:
-    with running(PostgresqlServer) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def mariadb() -> Iterator[Server]:
-    with running(MariadbServer) as server:
-        yield server
 
 
 @pytest.fixture(params=BACKENDS)
