@@ -11,10 +11,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from compactor.acid.snapshot import ValidTxnList
-from compactor.metastore.compaction import Compaction, CompactionState, CompactionType
+from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
-from compactor.metastore.history import CompactionFilter, show_compactions
 from compactor.metastore.holders import Blocker, oldest_unfinished_at_or_below
+from compactor.metastore.ready import waiting_for_cleaning
 from compactor.metastore.txns import TxnState, transaction_state
 
 
@@ -49,15 +49,12 @@ def drained(db: Database, compaction: Compaction, txns: ValidTxnList) -> Drained
     return _held_by(compaction, blocker)
 
 
-def held(db: Database, due: Collection[Compaction], txns: ValidTxnList, *, limit: int = 100) -> list[HeldBy]:
+def held(db: Database, due: Collection[int], txns: ValidTxnList, *, limit: int = 100) -> list[HeldBy]:
     """Rows that wait for cleaning and are not due, with the reason: the oldest ones, at most limit.
 
-    due: what `ready_to_clean` gave. Each row costs queries; one long reader can hold thousands, all for one reason.
+    due: ids of what `ready_to_clean` gave. Each row costs queries; one long reader can hold thousands, all for one reason.
     """
-    going = {compaction.id for compaction in due}
-    ready = show_compactions(db, filters=CompactionFilter(state=CompactionState.READY_FOR_CLEANING))
-    waiting = [row for row in ready if row.id not in going and row.type is not CompactionType.ABORT_TXN_CLEANUP]
-    return [why_not_due(db, row, txns) for row in sorted(waiting, key=lambda row: row.id)[:limit]]
+    return [why_not_due(db, row, txns) for row in waiting_for_cleaning(db, beside=due, limit=limit)]
 
 
 def why_not_due(db: Database, compaction: Compaction, txns: ValidTxnList) -> HeldBy:

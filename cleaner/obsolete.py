@@ -102,9 +102,9 @@ def _aborted(listing: Listing, state: DirectoryState) -> list[Doomed]:
 
 def _doomed(listing: Listing, name: str, why: Why) -> Doomed:
     if name in listing.directories and parse_directory(name) is not None:
-        inside = tuple(f for f in listing.files if f.directory == name)
-        return Doomed(name=name, why=why, is_directory=True, files=inside)
-    return Doomed(name=name, why=why, is_directory=False, files=tuple(f for f in listing.files if f.path == name))
+        return Doomed(name=name, why=why, is_directory=True, files=listing.all_files(name))
+    inside = listing.all_files(name.partition("/")[0] if "/" in name else "")
+    return Doomed(name=name, why=why, is_directory=False, files=tuple(f for f in inside if f.path == name))
 
 
 def _removal(listing: Listing, snapshot: Snapshot, doomed: list[Doomed]) -> Removal:

@@ -41,10 +41,11 @@ def remove(filesystem: FileSystem, path: str, doomed: Iterable[Doomed], *, locat
     Raises UnsafePath, with nothing deleted, when any entry is not allowed; StorageError when the file system fails.
     """
     entries = tuple(doomed)
+    root = Path(path).resolve() if is_local(location) else None
     for entry in entries:
         _require_acid_entry(entry)
-        if is_local(location):
-            _require_inside(path, entry.name)
+        if root is not None:
+            _require_inside(root, entry.name)
     for entry in entries:
         target = f"{path}/{entry.name}"
         if entry.is_directory:
@@ -76,11 +77,10 @@ def _require_acid_entry(entry: Doomed) -> None:
         raise UnsafePath(f"file {entry.name!r} is no original data file of the table; nothing was deleted")
 
 
-def _require_inside(path: str, name: str) -> None:
-    """Without following the last component: a link itself may go, what it points to may not."""
-    root = Path(path).resolve()
+def _require_inside(root: Path, name: str) -> None:
+    """root: without symbolic links. Only a link in the last component may be deleted, by hand: its target may not."""
     target = root / name
     if target.is_symlink():
         raise UnsafePath(f"{target} is a symbolic link; nothing was deleted", hint="remove the link by hand")
-    if target.parent.resolve() != target.parent:
+    if "/" in name and target.parent.resolve() != target.parent:
         raise UnsafePath(f"{target} leads outside of {root} through a symbolic link; nothing was deleted")

@@ -37,6 +37,9 @@ from compactor.storage.filesystem import FilesystemOf
 
 _log = structlog.get_logger(__name__)
 
+ROWS_A_CYCLE = 1000
+"""Rows that one cycle cleans at most, so that a cycle ends, and the process can."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CleanerResult:
@@ -109,6 +112,7 @@ class Cleaner:
         )
         self._aborted = AbortedTxnCleaner(db, filesystem_of, settings, clock=clock)
         self._waiting: dict[int, HeldBy] = {}
+        self._reached = 0
 
     def run_once(self) -> CleanerResult:
         """One cycle. MetastoreError when the database fails; what was removed by then is found removed next time."""
@@ -117,14 +121,23 @@ class Cleaner:
                 self._metrics.waits.labels("cleaner mutex").inc()
                 return CleanerResult(held_elsewhere=True)
             date_publications(self._db)
-            due = ready_to_clean(self._db, retention_ms=int(self._settings.cleaner.retention_s * 1000))
+            due = self._due()
             with ThreadPoolExecutor(self._settings.cleaner.threads, thread_name_prefix="cleaner") as pool:
                 outcomes = list(pool.map(self._clean_row, due))
-            waiting = held(self._db, due, valid_txn_list(self._db))
+            waiting = held(self._db, {row.id for row in due}, valid_txn_list(self._db))
             abandoned = self._abandoned.run_once()
             with_aborts = self._settings.initiator.clean_aborts_using_cleaner
             aborts = self._aborted.run_once() if with_aborts else AbortedOutcome()
         return self._result(outcomes, waiting, abandoned, aborts)
+
+    def _due(self) -> list[Compaction]:
+        """The next page of rows, where the last cycle ended: rows that never get done leave others their turn (I9)."""
+        retention_ms = int(self._settings.cleaner.retention_s * 1000)
+        due = ready_to_clean(self._db, retention_ms=retention_ms, limit=ROWS_A_CYCLE, after=self._reached)
+        if self._reached and not due:
+            due = ready_to_clean(self._db, retention_ms=retention_ms, limit=ROWS_A_CYCLE)
+        self._reached = due[-1].id if len(due) == ROWS_A_CYCLE else 0
+        return due
 
     def _clean_row(self, compaction: Compaction) -> RowOutcome:
         began = self._clock()

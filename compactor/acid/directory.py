@@ -63,8 +63,20 @@ class Listing:
         """Non-empty visible files below one of the directories, by path; zero-length files hold no rows."""
         return self._data_files.get(directory, ())
 
+    def all_files(self, directory: str) -> tuple[ListedFile, ...]:
+        """Every file below one of the directories, hidden and empty ones among them; '': those directly in the location."""
+        return self._all_files.get(directory, ())
+
     def bytes_in(self, directory: str) -> int:
         return sum(f.size for f in self.data_files(directory))
+
+    @cached_property
+    def _all_files(self) -> Mapping[str, tuple[ListedFile, ...]]:
+        """By directory, in one pass: a removal asks for each of thousands of deltas."""
+        found: dict[str, list[ListedFile]] = {}
+        for file in self.files:
+            found.setdefault(file.directory, []).append(file)
+        return {directory: tuple(files) for directory, files in found.items()}
 
     @cached_property
     def _data_files(self) -> Mapping[str, tuple[ListedFile, ...]]:

@@ -16,10 +16,12 @@ Sources: Hive `MinOpenTxnIdWaterMarkFunction`, `ReadyToCleanHandler`, `Cleaner.f
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from compactor.acid.snapshot import NO_OPEN
 from compactor.metastore.catalog import TableName
 from compactor.metastore.components import Operation
 from compactor.metastore.database import Database, retried
@@ -76,6 +78,61 @@ def unfinished_at_or_below(db: Database, txn_id: int, table: TableName, *, limit
             Blocker(txn_id=row.TXN_ID, user=row.TXN_USER, host=row.TXN_HOST, started=row.TXN_STARTED, why=row.WHY)
             for row in conn.execute(query)
         ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holds:
+    """From which NEXT_TXN_ID on the old files of compactions are held: of every table, and of some besides.
+
+    The same rules as `unfinished_at_or_below`, for thousands of compactions at once; in doubt a row counts as held.
+    """
+
+    everywhere: int
+    of_table: Mapping[TableName, int]
+
+    def holds(self, next_txn_id: int, table: TableName) -> bool:
+        """Does somebody need the files that a compaction of the table with this NEXT_TXN_ID replaced?"""
+        return next_txn_id >= min(self.everywhere, self.of_table.get(table, NO_OPEN))
+
+
+@retried
+def current_holds(db: Database) -> Holds:
+    """What the transactions that are open now hold."""
+    known = sa.and_(TXNS.c.TXN_TYPE.in_(COMPACTION_TYPES), _compacts())
+    oldest_txn = sa.func.min(TXNS.c.TXN_ID)
+    oldest_remembered = sa.func.min(MIN_HISTORY_LEVEL.c.MHL_MIN_OPEN_TXNID)
+    reads, compacts = MIN_HISTORY_WRITE_ID.c, TXN_COMPONENTS.c
+    undeclared = (
+        sa.select(oldest_txn, oldest_remembered)
+        .outerjoin(MIN_HISTORY_LEVEL, MIN_HISTORY_LEVEL.c.MHL_TXNID == TXNS.c.TXN_ID)
+        .where(TXNS.c.TXN_STATE == TxnState.OPEN, ~_declared(), ~known)
+    )
+    readers = (
+        sa.select(reads.MH_DATABASE, reads.MH_TABLE, oldest_txn)
+        .join(TXNS, TXNS.c.TXN_ID == reads.MH_TXNID)
+        .where(TXNS.c.TXN_STATE == TxnState.OPEN)
+        .group_by(reads.MH_DATABASE, reads.MH_TABLE)
+    )
+    compactions = (
+        sa.select(compacts.TC_DATABASE, compacts.TC_TABLE, oldest_txn, oldest_remembered)
+        .join(TXNS, TXNS.c.TXN_ID == compacts.TC_TXNID)
+        .outerjoin(MIN_HISTORY_LEVEL, MIN_HISTORY_LEVEL.c.MHL_TXNID == TXNS.c.TXN_ID)
+        .where(TXNS.c.TXN_STATE == TxnState.OPEN, TXNS.c.TXN_TYPE.in_(COMPACTION_TYPES))
+        .where(compacts.TC_OPERATION_TYPE == Operation.COMPACT)
+        .group_by(compacts.TC_DATABASE, compacts.TC_TABLE)
+    )
+    of_table: dict[TableName, int] = {}
+    with db.read() as conn:
+        everywhere = _smallest(conn.execute(undeclared).one())
+        for query in (readers, compactions):
+            for database, table, *ids in conn.execute(query):
+                name = TableName(database=database, table=table)
+                of_table[name] = min(of_table.get(name, NO_OPEN), _smallest(ids))
+    return Holds(everywhere=everywhere, of_table=of_table)
+
+
+def _smallest(ids: Iterable[int | None]) -> int:
+    return min((i for i in ids if i is not None), default=NO_OPEN)
 
 
 def _declared(table: TableName | None = None) -> sa.Exists:

@@ -16,10 +16,10 @@ Sources: Hive `CompactFunction`, `NextCompactionFunction`, `CommitTxnFunction`, 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select
 
 from compactor.errors import Fenced, TransactionAborted
 from compactor.metastore.catalog import TableName
@@ -66,8 +66,6 @@ POOL_TIMEOUT_MS = 12 * 60 * 60 * 1000
 
 COMPACT_OPERATION = Operation.COMPACT
 """TC_OPERATION_TYPE of a compaction's transaction."""
-
-_CLAIM_BATCH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,26 +151,24 @@ def claim(
         waiting = and_(
             COMPACTION_QUEUE.c.CQ_STATE == CompactionState.INITIATED, _in_pools(pools, now - pool_timeout_ms)
         )
-        oldest = select(COMPACTION_QUEUE.c.CQ_ID).where(waiting).order_by(COMPACTION_QUEUE.c.CQ_ID).limit(_CLAIM_BATCH)
-        for compaction_id in conn.scalars(oldest).all():
-            mine = and_(
-                COMPACTION_QUEUE.c.CQ_ID == compaction_id,
-                COMPACTION_QUEUE.c.CQ_STATE == CompactionState.INITIATED,
-            )
-            taken = conn.execute(
-                update(COMPACTION_QUEUE)
-                .where(mine)
-                .values(
-                    CQ_STATE=CompactionState.WORKING,
-                    CQ_WORKER_ID=worker_id,
-                    CQ_WORKER_VERSION=worker_version,
-                    CQ_START=now,
-                )
-            )
-            if taken.rowcount == 1:
-                row = conn.execute(queue_rows().where(COMPACTION_QUEUE.c.CQ_ID == compaction_id)).mappings().one()
-                return Compaction.from_row(row)
-    return None
+        # without SKIP LOCKED all workers would wait for the first row
+        oldest = (
+            queue_rows().where(waiting).order_by(COMPACTION_QUEUE.c.CQ_ID).limit(1).with_for_update(skip_locked=True)
+        )
+        row = conn.execute(oldest).mappings().one_or_none()
+        if row is None:
+            return None
+        taken = {
+            "CQ_STATE": CompactionState.WORKING,
+            "CQ_WORKER_ID": worker_id,
+            "CQ_WORKER_VERSION": worker_version,
+            "CQ_START": now,
+        }
+        found = Compaction.from_row(row)
+        mine = and_(COMPACTION_QUEUE.c.CQ_ID == found.id, COMPACTION_QUEUE.c.CQ_STATE == CompactionState.INITIATED)
+        change_row(conn, found, mine, taken)
+        state = CompactionState.WORKING
+        return replace(found, state=state, worker_id=worker_id, worker_version=worker_version, start=now)
 
 
 @retried

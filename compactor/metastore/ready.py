@@ -13,9 +13,10 @@ Sources: Hive `ReadyToCleanHandler`, `MarkCleanedFunction`, `CompactionTxnHandle
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, delete, func, insert, or_, select
+from sqlalchemy import Connection, Select, delete, func, insert, or_, select
 
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import Compaction, CompactionState, CompactionType
@@ -29,37 +30,65 @@ from compactor.metastore.compaction_rows import (
 )
 from compactor.metastore.components import Operation
 from compactor.metastore.database import Database, retried
-from compactor.metastore.holders import oldest_unfinished_at_or_below
+from compactor.metastore.holders import current_holds
 from compactor.metastore.schema import COMPACTION_QUEUE, COMPLETED_TXN_COMPONENTS, TXN_COMPONENTS, TXNS
 from compactor.metastore.txns import TxnState, high_water
 
 _IDS_PER_STATEMENT = 500
+_ROWS_A_FETCH = 1000
 
 
 @retried
-def ready_to_clean(db: Database, *, retention_ms: int = 0, limit: int = 1000) -> list[Compaction]:
+def ready_to_clean(db: Database, *, retention_ms: int = 0, limit: int = 1000, after: int = 0) -> list[Compaction]:
     """Rows r that may be cleaned now, by id, at most limit (ReadyToCleanHandler, strict as I5).
 
     Of an object only the row with the smallest highest write id comes up, so an older one is always cleaned first.
     A row whose compaction transaction is aborted comes up whatever its age (HIVE-29572): end it with `fail_ready`. A
     row without NEXT_TXN_ID, as Hive 4.0.1 leaves after a rebalance, waits for every transaction there is now.
-    retention_ms: how long old files stay after the publication, besides the row's own retry retention.
-    Each row's readers are looked up in a transaction of their own: who has finished stays finished.
+    retention_ms: how long old files stay after the publication, besides the row's own retry retention. after: only rows
+    with greater ids. Whoever touches a file looks once more for its readers: this is one answer for all rows.
     """
+    holds = current_holds(db)
+    queue = COMPACTION_QUEUE.c
     with db.read() as conn:
         highest_given_out = high_water(conn)
-        rows = conn.execute(_oldest_of_each_object(now=db.now(conn), retention_ms=retention_ms)).mappings().all()
-    found: list[Compaction] = []
-    for row in rows:
-        if len(found) == limit:
-            break
-        compaction = Compaction.from_row(row)
-        bound = compaction.next_txn_id or highest_given_out
-        if row["TXN_STATE"] == TxnState.ABORTED or (
-            row["TXN_STATE"] != TxnState.OPEN and oldest_unfinished_at_or_below(db, bound, compaction.table) is None
-        ):
-            found.append(compaction)
+        due = _oldest_of_each_object(now=db.now(conn), retention_ms=retention_ms).subquery()
+        bound = func.coalesce(queue.CQ_NEXT_TXN_ID, highest_given_out)
+        query = (
+            queue_rows()
+            .add_columns(TXNS.c.TXN_STATE)
+            .join(due, due.c.CQ_ID == queue.CQ_ID)
+            .outerjoin(TXNS, TXNS.c.TXN_ID == queue.CQ_TXN_ID)
+            .where(due.c.PLACE == 1, queue.CQ_ID > after)
+            # what one long query holds would otherwise be read in every cycle
+            .where(or_(bound < holds.everywhere, TXNS.c.TXN_STATE == TxnState.ABORTED))
+            .order_by(queue.CQ_ID)
+        )
+        found: list[Compaction] = []
+        with conn.execution_options(yield_per=_ROWS_A_FETCH).execute(query) as rows:
+            for row in rows.mappings():
+                if len(found) == limit:
+                    break
+                compaction = Compaction.from_row(row)
+                held = holds.holds(compaction.next_txn_id or highest_given_out, compaction.table)
+                if row["TXN_STATE"] == TxnState.ABORTED or (row["TXN_STATE"] != TxnState.OPEN and not held):
+                    found.append(compaction)
     return found
+
+
+@retried
+def waiting_for_cleaning(db: Database, *, beside: Collection[int], limit: int) -> list[Compaction]:
+    """The oldest rows r, but those with the ids `beside`, at most limit."""
+    queue = COMPACTION_QUEUE.c
+    query = queue_rows().where(
+        queue.CQ_STATE == CompactionState.READY_FOR_CLEANING, queue.CQ_TYPE != CompactionType.ABORT_TXN_CLEANUP
+    )
+    with (
+        db.read() as conn,
+        conn.execution_options(yield_per=_ROWS_A_FETCH).execute(query.order_by(queue.CQ_ID)) as rows,
+    ):
+        others = (Compaction.from_row(row) for row in rows.mappings() if row["ID"] not in beside)
+        return list(islice(others, limit))
 
 
 @retried
@@ -177,35 +206,22 @@ def retry_aborts(db: Database, table: TableName, partition: str | None, *, reten
 
 
 def _oldest_of_each_object(*, now: int, retention_ms: int) -> Select[Any]:
-    """Rows r with the smallest highest write id of their object, by id, with the state of their transaction.
+    """Ids of rows r with their PLACE in their object: 1 is the smallest highest write id.
 
     now: epoch ms. Hive counts the retry retention from the publication alone, so that an old row uses up its attempts
     at once; here it counts from the last attempt too.
     """
-    queue = COMPACTION_QUEUE
-    last_retry_due = now - queue.c.CQ_RETRY_RETENTION
-    due = and_(
-        queue.c.CQ_STATE == CompactionState.READY_FOR_CLEANING,
-        queue.c.CQ_TYPE != CompactionType.ABORT_TXN_CLEANUP,
-        or_(queue.c.CQ_COMMIT_TIME <= last_retry_due - retention_ms, queue.c.CQ_COMMIT_TIME.is_(None)),
-        func.coalesce(queue.c.CQ_CLEANER_START, -1) <= last_retry_due,
+    queue = COMPACTION_QUEUE.c
+    last_retry_due = now - queue.CQ_RETRY_RETENTION
+    place = func.rank().over(
+        partition_by=(queue.CQ_DATABASE, queue.CQ_TABLE, queue.CQ_PARTITION),
+        order_by=func.coalesce(queue.CQ_HIGHEST_WRITE_ID, 0),
     )
-    highest = func.coalesce(queue.c.CQ_HIGHEST_WRITE_ID, 0)
-    in_object = (queue.c.CQ_DATABASE, queue.c.CQ_TABLE, queue.c.CQ_PARTITION)
-    first = select(func.min(highest).label("LOWEST"), *in_object).where(due).group_by(*in_object).subquery()
-    same_object = and_(
-        queue.c.CQ_DATABASE == first.c.CQ_DATABASE,
-        queue.c.CQ_TABLE == first.c.CQ_TABLE,
-        queue.c.CQ_PARTITION.is_not_distinct_from(first.c.CQ_PARTITION),
-        highest == first.c.LOWEST,
-    )
-    return (
-        queue_rows()
-        .add_columns(TXNS.c.TXN_STATE)
-        .join(first, same_object)
-        .outerjoin(TXNS, TXNS.c.TXN_ID == queue.c.CQ_TXN_ID)
-        .where(due)
-        .order_by(queue.c.CQ_ID)
+    return select(queue.CQ_ID, place.label("PLACE")).where(
+        queue.CQ_STATE == CompactionState.READY_FOR_CLEANING,
+        queue.CQ_TYPE != CompactionType.ABORT_TXN_CLEANUP,
+        or_(queue.CQ_COMMIT_TIME <= last_retry_due - retention_ms, queue.CQ_COMMIT_TIME.is_(None)),
+        func.coalesce(queue.CQ_CLEANER_START, -1) <= last_retry_due,
     )
 
 
