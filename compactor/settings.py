@@ -7,6 +7,7 @@ The defaults are Hive's. Durations are seconds; as text they may carry a unit ("
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -222,6 +223,31 @@ class LockSettings(Section):
     """How often the withdrawal of a lock is tried again when the database fails."""
 
 
+def split_patterns(text: str) -> tuple[re.Pattern[str], ...]:
+    """Hive's list of regular expressions; a comma before white space belongs to one (`SqlRetryHandler.isRetryable`)."""
+    return tuple(re.compile(pattern, re.DOTALL) for pattern in re.split(r",(?=\S)", text) if pattern)
+
+
+class RetrySettings(Section):
+    """Operations that the metastore's database could not carry out for a reason that passes."""
+
+    attempts: PositiveCount = 10
+    """How often an operation is tried at most: after a deadlock, a lock that was not free, a broken connection."""
+    longest_pause_s: PositiveSeconds = 2.0
+    """Longest pause between two attempts; pauses begin at 50 ms and double."""
+    sql_errors: str = ""
+    """Further errors of the database that pass by themselves: regular expressions for the whole message, with commas."""
+
+    @field_validator("sql_errors")
+    @classmethod
+    def _are_expressions(cls, value: str) -> str:
+        try:
+            split_patterns(value)
+        except re.error as error:
+            raise ValueError("regular expressions, separated by commas") from error
+        return value
+
+
 class MetastoreSettings(Section):
     """Hive's metastore over Thrift, for a worker that cannot reach its database."""
 
@@ -286,6 +312,8 @@ class Settings(Section):
     """Transactions."""
     lock: LockSettings = LockSettings()
     """Waiting for locks."""
+    retry: RetrySettings = RetrySettings()
+    """Trying again."""
     metastore: MetastoreSettings = MetastoreSettings()
     """Hive's metastore over Thrift."""
     metrics: MetricsSettings = MetricsSettings()

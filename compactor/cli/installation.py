@@ -15,7 +15,7 @@ from compactor.errors import ConfigError, NotInitialised
 from compactor.jobs.engine import spark_engine
 from compactor.jobs.session import SparkSessions
 from compactor.metastore.compaction import Compaction
-from compactor.metastore.database import Database
+from compactor.metastore.database import Database, RetryPolicy
 from compactor.metastore.open_rules import OpenRules
 from compactor.service.metrics import Metrics
 from compactor.service.signals import StopRequest
@@ -59,7 +59,11 @@ class Installation:
     @cached_property
     def unchecked_database(self) -> Database:
         """The database, whatever is in it."""
-        return Database.connect(self.settings.database_url)
+        return Database.connect(
+            self.settings.database_url,
+            retry=RetryPolicy.of(self.settings.retry),
+            on_retry=lambda operation: self.metrics.retries.labels(operation).inc(),
+        )
 
     @cached_property
     def db(self) -> Database:

@@ -20,8 +20,10 @@ became of it has to be read back.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -30,7 +32,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, NoSuchModuleError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from compactor.errors import (
     CommitOutcomeUnknown,
@@ -40,6 +42,7 @@ from compactor.errors import (
     NotInitialised,
 )
 from compactor.metastore.dialects import dialect_of, parse_url
+from compactor.settings import RetrySettings, split_patterns
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,7 +51,6 @@ MARKER_TABLES = frozenset({"TXNS", "TXN_COMPONENTS", "COMPACTION_QUEUE", "COMPLE
 """Tables whose presence says that Hive's transaction tables are there."""
 
 _INSTALLATION = "COMPACTOR_INSTALLATION"
-_ATTEMPTS = 5
 _BEGIN_ATTEMPTS = 3
 _RECYCLE_S = 3600
 """Connections that firewalls and servers may have given up long ago are not even tried."""
@@ -65,25 +67,67 @@ class ConnectionLost(DatabaseUnavailable):
     """The connection broke before the commit was sent, so the database undid the transaction."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How often an operation is tried that is known to have changed nothing, see the [retry] settings.
+
+    attempts: with the first one. longest_pause_s: pauses grow from 50 ms up to here. retryable: further errors of the
+    database that pass by themselves, as regular expressions for their whole message.
+    """
+
+    attempts: int = 10
+    longest_pause_s: float = 2.0
+    retryable: tuple[re.Pattern[str], ...] = ()
+
+    @classmethod
+    def of(cls, settings: RetrySettings) -> RetryPolicy:
+        return cls(
+            attempts=settings.attempts,
+            longest_pause_s=settings.longest_pause_s,
+            retryable=split_patterns(settings.sql_errors),
+        )
+
+
+def _unobserved(_operation: str) -> None:
+    """Nobody counts the retries."""
+
+
 class Database:
     """A metastore database: thread-safe, and used by any number of processes at once."""
 
-    def __init__(self, engine: sa.Engine, *, apart: sa.Engine | None = None) -> None:
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        apart: sa.Engine | None = None,
+        retry: RetryPolicy | None = None,
+        on_retry: Callable[[str], None] = _unobserved,
+    ) -> None:
         """apart: where `apart` takes its connections from, so that they are never missing elsewhere."""
+        self.retry = retry or RetryPolicy()
+        self.on_retry = on_retry
         self._engine = engine
         self._apart = apart or engine
         self._dialect = dialect_of(engine)
 
     @classmethod
-    def connect(cls, url: str, *, busy_timeout_s: float = 30) -> Database:
+    def connect(
+        cls,
+        url: str,
+        *,
+        busy_timeout_s: float = 30,
+        retry: RetryPolicy | None = None,
+        on_retry: Callable[[str], None] = _unobserved,
+    ) -> Database:
         """Prepare access to the database at a SQLAlchemy URL; connections are opened on first use.
 
-        busy_timeout_s: how long a statement waits for a lock of another transaction. ConfigError when the URL is not
-        one of a supported database.
+        busy_timeout_s: how long a statement waits for a lock of another transaction. on_retry: told the name of an
+        operation before each further attempt. ConfigError when the URL is not one of a supported database.
         """
         parsed = parse_url(url)
         engine = _engine(parsed, busy_timeout_s=busy_timeout_s, pool_size=8, max_overflow=56)
-        return cls(engine, apart=_engine(parsed, busy_timeout_s=busy_timeout_s, pool_size=3, max_overflow=5))
+        apart = _engine(parsed, busy_timeout_s=busy_timeout_s, pool_size=3, max_overflow=5)
+        return cls(engine, apart=apart, retry=retry, on_retry=on_retry)
 
     @property
     def engine(self) -> sa.Engine:
@@ -209,9 +253,14 @@ class Database:
                 hint="read the state back before deciding anything",
             ) from error
 
+    def _is_retryable(self, error: DBAPIError) -> bool:
+        """Does the operator know better? The form that Hive's `SqlRetryHandler.isRetryable` compares."""
+        message = f"{error.orig} (SQLState={self._dialect.code(error)}, ErrorCode={self._dialect.code(error)})"
+        return any(pattern.fullmatch(message) for pattern in self.retry.retryable)
+
     def _meaning(self, error: DBAPIError) -> MetastoreError:
         """What a driver's error means to us. Constraint violations and wrong SQL are bugs and pass unchanged."""
-        if self._dialect.was_rolled_back(error):
+        if self._dialect.was_rolled_back(error) or self._is_retryable(error):
             return RolledBack(f"the metastore database is busy: {error.orig}")
         if self._dialect.lacks_table(error):
             return NotInitialised(f"the metastore database lacks a table of Hive's schema: {error.orig}")
@@ -228,18 +277,32 @@ class Database:
 
 
 def retried(operation: Callable[Concatenate[Database, P], R]) -> Callable[Concatenate[Database, P], R]:
-    """Run a database operation again, at most five times, when its transaction is known to have changed nothing.
+    """Run a database operation again when its transaction is known to have changed nothing, as `RetryPolicy` says.
 
     That is after RolledBack and ConnectionLost. Only for functions whose whole effect is one transaction; the last
-    error goes to the caller.
+    error goes to the caller. CommitOutcomeUnknown goes there at once.
     """
+    return _again_after(operation, RolledBack, ConnectionLost)
 
+
+def repeatable(operation: Callable[Concatenate[Database, P], R]) -> Callable[Concatenate[Database, P], R]:
+    """`retried`, and also after CommitOutcomeUnknown: the second run finds what the first one did and says the same."""
+    return _again_after(operation, RolledBack, ConnectionLost, CommitOutcomeUnknown)
+
+
+def _again_after(
+    operation: Callable[Concatenate[Database, P], R], *errors: type[MetastoreError]
+) -> Callable[Concatenate[Database, P], R]:
     @functools.wraps(operation)
     def call(db: Database, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        def tell(_state: RetryCallState) -> None:
+            db.on_retry(operation.__name__)
+
         attempts = Retrying(
-            retry=retry_if_exception_type((RolledBack, ConnectionLost)),
-            stop=stop_after_attempt(_ATTEMPTS),
-            wait=wait_random_exponential(multiplier=0.05, max=2),
+            retry=retry_if_exception_type(errors),
+            stop=stop_after_attempt(db.retry.attempts),
+            wait=wait_random_exponential(multiplier=0.05, max=db.retry.longest_pause_s),
+            before_sleep=tell,
             reraise=True,
         )
         return attempts(operation, db, *args, **kwargs)

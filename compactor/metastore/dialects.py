@@ -63,6 +63,10 @@ class Dialect(ABC):
         """One at a time, whoever does `what` on the same database; waits its turn."""
 
     @abstractmethod
+    def code(self, error: DBAPIError) -> str:
+        """The server's own code of an error: SQLSTATE or error number."""
+
+    @abstractmethod
     def was_rolled_back(self, error: DBAPIError) -> bool:
         """Did the server give up the statement to end a conflict, so that the whole transaction may run again?"""
 
@@ -115,6 +119,9 @@ class Sqlite(Dialect):
 
     def alone(self, conn: sa.Connection, what: str) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def code(self, error: DBAPIError) -> str:
+        return str(_sqlite_code(error))
 
     def was_rolled_back(self, error: DBAPIError) -> bool:
         # the extended codes (SQLITE_BUSY_SNAPSHOT, …) carry the primary one in their low byte
@@ -170,6 +177,9 @@ class Postgresql(Dialect):
         # lock_timeout bounds it, and the end of the transaction ends it
         conn.execute(sa.text("SELECT pg_advisory_xact_lock(hashtextextended(:what, 0))"), {"what": what})
         return nullcontext()
+
+    def code(self, error: DBAPIError) -> str:
+        return _sqlstate(error)
 
     def was_rolled_back(self, error: DBAPIError) -> bool:
         return _sqlstate(error) in self._ROLLED_BACK
@@ -237,6 +247,9 @@ class Mysql(Dialect):
             if not conn.invalidated:
                 conn.execute(sa.text("SELECT release_lock(:what)"), {"what": what})
 
+    def code(self, error: DBAPIError) -> str:
+        return str(_errno(error))
+
     def was_rolled_back(self, error: DBAPIError) -> bool:
         return _errno(error) in self._ROLLED_BACK
 
@@ -245,6 +258,9 @@ class Mysql(Dialect):
 
     def forbids(self, error: DBAPIError) -> bool:
         return _errno(error) in self._FORBIDDEN
+
+    def is_wrong_sql(self, error: DBAPIError) -> bool:
+        return _errno(error) == 1054
 
 
 _DIALECTS: Mapping[str, Dialect] = {"sqlite": Sqlite(), "postgresql": Postgresql(), "mysql": Mysql()}

@@ -9,8 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from compactor.errors import CommitOutcomeUnknown, ConfigError, DatabaseUnavailable, MetastoreError, NotInitialised
-from compactor.metastore.database import ConnectionLost, Database, RolledBack, retried
+from compactor.metastore.database import ConnectionLost, Database, RetryPolicy, RolledBack, repeatable, retried
 from compactor.metastore.schema import AUX_TABLE, COMPACTION_QUEUE, HIVE_LOCKS, MIN_HISTORY_WRITE_ID, WRITE_SET
+from compactor.settings import RetrySettings
 
 
 def _put(conn: sa.Connection, key: str) -> None:
@@ -120,9 +121,39 @@ def test_an_operation_that_is_rolled_back_every_time_gives_up(db: Database) -> N
         attempts.append(1)
         raise RolledBack("deadlock")
 
+    told: list[str] = []
+    patient = Database(db.engine, retry=RetryPolicy(attempts=4, longest_pause_s=0.01), on_retry=told.append)
     with pytest.raises(RolledBack):
-        operation(db)
-    assert len(attempts) == 5
+        operation(patient)
+    assert len(attempts) == 4
+    assert told == ["operation"] * 3
+
+
+def test_an_operator_may_name_further_errors_that_pass(db: Database) -> None:
+    settings = RetrySettings(
+        sql_errors=r"nothing like it,.*twice, perhaps.*,.*(no such column|Unknown column|does not exist).*"
+    )
+    patient = Database(db.engine, retry=RetryPolicy.of(settings))
+    assert len(patient.retry.retryable) == 3
+    with pytest.raises(RolledBack), patient.read() as conn:
+        conn.exec_driver_sql("SELECT absent")
+    with pytest.raises(sa.exc.DBAPIError), db.read() as conn:
+        conn.exec_driver_sql("SELECT absent")
+
+
+def test_a_commit_without_an_answer_is_repeated_only_where_that_is_safe(db: Database) -> None:
+    attempts: list[int] = []
+
+    def lose_an_answer(db: Database) -> int:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise CommitOutcomeUnknown("lost")
+        return len(attempts)
+
+    assert repeatable(lose_an_answer)(db) == 2
+    attempts.clear()
+    with pytest.raises(CommitOutcomeUnknown):
+        retried(lose_an_answer)(db)
 
 
 def test_no_other_error_is_run_again(db: Database) -> None:
