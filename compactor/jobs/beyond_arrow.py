@@ -11,7 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from compactor.acid.layout import encode_bucket
 from compactor.acid.rebalance import Pieces, RebalancePlan
+from compactor.acid.records import SyntheticIds
 from compactor.acid.sources import SourceFile
 from compactor.errors import VerificationError
 from compactor.jobs.jvm import JvmOrcTask, JvmStripe
@@ -35,38 +37,53 @@ def jvm_task(fs: FileSystem, root: str, plan: RebalancePlan, task: BucketTask) -
         stride=template.stride,
         proleptic=template.proleptic,
         blooms=tuple(column for column, _ in template.blooms),
-        stripes=tuple(_stripes(plan, task)),
+        stripes=tuple(_stripes(fs, root, plan, task)),
     )
 
 
 def from_part_file(fs: FileSystem, root: str, plan: RebalancePlan, task: BucketTask) -> BucketTask:
     """The task of the bucket when the JVM has written its part file."""
     path = _part(plan, task)
-    with OrcSource(fs, f"{root}/{path}") as source:
-        rows = np.array([source.stripe_rows(s) for s in range(source.stripes)], dtype=np.int64)
+    written = SourceFile(path=path, size=fs.size(f"{root}/{path}"), rows=task.pieces.total)
+    rows = np.array(stripe_counts(fs, root, written), dtype=np.int64)
     if int(rows.sum()) != task.pieces.total:
         raise VerificationError(f"{path}: the JVM wrote {int(rows.sum())} rows, {task.pieces.total} were to be there")
     none = np.zeros(len(rows), dtype=np.int64)
     return replace(
         task,
         pieces=Pieces(source=none, stripe=np.arange(len(rows), dtype=np.int64), start=none, rows=rows),
-        sources={0: SourceFile(path=path, size=fs.size(f"{root}/{path}"), rows=task.pieces.total)},
+        sources={0: written},
         masks={},
         moved=frozenset((0, stripe) for stripe in range(len(rows))),
     )
 
 
-def _stripes(plan: RebalancePlan, task: BucketTask) -> Iterator[JvmStripe]:
-    """Every piece as a mask of its stripe."""
-    pieces = task.pieces
+def stripe_counts(fs: FileSystem, root: str, file: SourceFile) -> tuple[int, ...]:
+    """Rows of each stripe of a file."""
+    with OrcSource(fs, f"{root}/{file.path}") as source:
+        return tuple(source.stripe_rows(stripe) for stripe in range(source.stripes))
+
+
+def _stripes(fs: FileSystem, root: str, plan: RebalancePlan, task: BucketTask) -> Iterator[JvmStripe]:
+    """Every piece as a mask of its stripe.
+
+    The files of a sort are not those of the plan and have no row ids; until the bucket gets its own, any will do.
+    """
+    pieces, counts, ids = task.pieces, dict(enumerate(plan.stripes)), None
+    if task.write_id is not None:
+        counts = {number: stripe_counts(fs, root, file) for number, file in task.sources.items()}
+        ids = SyntheticIds(write_id=task.write_id, bucket=encode_bucket(task.bucket), first_row_id=0)
     columns = (pieces.source, pieces.stripe, pieces.start, pieces.rows)
     for source, stripe, start, rows in zip(*(c.tolist() for c in columns), strict=True):
-        count, mask, file = plan.stripes[source][stripe], task.masks.get((source, stripe)), task.sources[source]
+        count, mask, file = counts[source][stripe], task.masks.get((source, stripe)), task.sources[source]
         live = np.arange(count) if mask is None else np.flatnonzero(unpack(mask, count))
         keep = np.zeros(count, dtype=np.bool_)
         keep[live[start : start + rows]] = True
         yield JvmStripe(
-            path=f"{plan.location.rstrip('/')}/{file.path}", stripe=stripe, keep=pack(keep), synthetic=file.synthetic
+            path=f"{plan.location.rstrip('/')}/{file.path}",
+            stripe=stripe,
+            keep=pack(keep),
+            synthetic=ids or file.synthetic,
         )
 
 

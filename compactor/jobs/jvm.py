@@ -57,7 +57,7 @@ class JvmOrcTask:
 
     compression: CompressionKind. block_size: bytes of a compression chunk. stride: rows of an index entry, 0 means
     10,000. proleptic: calendar of its dates and timestamps. blooms: columns, numbered as in the file's types, that get
-    bloom filters.
+    bloom filters. written: the file's type where it is not row_type but a form of it for a sort (`jobs.carried`).
     """
 
     output: str
@@ -69,6 +69,7 @@ class JvmOrcTask:
     proleptic: bool
     stripes: tuple[JvmStripe, ...]
     blooms: tuple[int, ...] = ()
+    written: HiveType | None = None
 
 
 def rewrite_orc(sessions: SparkSessions, tasks: Sequence[JvmOrcTask]) -> list[int | CompactorError]:
@@ -139,7 +140,8 @@ def orc_schema(hive_type: HiveType) -> str:
 def _orc_spec(task: JvmOrcTask) -> dict[str, object]:
     return {
         "output": hadoop_path(task.output),
-        "schema": orc_schema(acid_type(task.row_type) if task.acid else task.row_type),
+        "schema": _file_schema(task, task.row_type),
+        "written": _file_schema(task, task.written or task.row_type),
         "acid": task.acid,
         "compression": pb.CompressionKind.Name(task.compression),
         "block_size": task.block_size,
@@ -156,6 +158,10 @@ def _orc_spec(task: JvmOrcTask) -> dict[str, object]:
             for stripe in task.stripes
         ],
     }
+
+
+def _file_schema(task: JvmOrcTask, row_type: HiveType) -> str:
+    return orc_schema(acid_type(row_type) if task.acid else row_type)
 
 
 def _join_spec(join: JvmJoin) -> dict[str, object]:

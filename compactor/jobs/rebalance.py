@@ -2,7 +2,7 @@
 
 1. SCAN    Tasks read the ACID columns of all files and find the live rows.
 2. ORDER   By row id the driver merges what the tasks found; no row is moved for it. With ORDER BY, Spark sorts the
-           rows into hidden files of the output directory.
+           rows into hidden files of the output directory; what Arrow cannot hold goes there in a form that it can.
 3. WRITE   Each output bucket is a stretch of the ordered rows; one task writes one bucket. Stripes that stay together
            keep their bytes; others are decoded, by the JVM where Arrow cannot.
 4. VERIFY  Every row is in exactly one bucket, each bucket has its share, and row ids go on from file to file.
@@ -15,6 +15,7 @@ Sources: Hive `RebalanceQueryCompactor`, `CompactionQueryBuilderForRebalance`, `
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -53,6 +54,7 @@ from compactor.acid.schema import struct_of
 from compactor.acid.sources import SourceFile
 from compactor.errors import BeyondArrow, CompactorError, VerificationError
 from compactor.jobs.beyond_arrow import from_part_file, jvm_task
+from compactor.jobs.carried import Rewrite, Sort, holds_unions, sort_carried
 from compactor.jobs.compaction import Progress, engine_errors
 from compactor.jobs.execution import Failure
 from compactor.jobs.jvm import JvmOrcTask, rewrite_orc
@@ -64,9 +66,10 @@ from compactor.jobs.spark_wish import NO_WISH, SparkWish
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.facts import orc_facts
 from compactor.orc.reader import OrcSource
-from compactor.orc.rebalance import BucketTask, Scan, ScanTask, scan, write_bucket
+from compactor.orc.rebalance import BucketTask, Scan, ScanTask, output_template, scan, write_bucket
 from compactor.orc.rewrite import ItemResult
 from compactor.orc.tail import stripe_length
+from compactor.orc.types import acid_type
 from compactor.storage.filesystem import FileSystem, open_location
 
 ORC_INPUT_FORMAT = "org.apache.hadoop.hive.ql.io.orc.OrcInputFormat"
@@ -77,10 +80,6 @@ Step = Callable[[], None]
 """Called before each stage; raises when the work is to end."""
 Map = Callable[[Sequence[Task]], list[Outcome]]
 """Runs `run_tasks` on tasks, somewhere; outcomes in the order of the tasks."""
-Sort = Callable[[RebalancePlan, Sequence[Place], Mapping[Place, bytes]], list[SourceFile]]
-"""As `row_sort.sort_rows`, without the session."""
-Rewrite = Callable[[Sequence[JvmOrcTask]], list[int | CompactorError]]
-"""As `jvm.rewrite_orc`, without the sessions."""
 
 
 class Rebalancer(Protocol):
@@ -196,7 +195,7 @@ def rebalance(plan: RebalancePlan, run: Map, sort: Sort, rewrite: Rewrite, progr
     progress(0, steps)
     found = [o for o in _succeeded(run(scans)) if isinstance(o, Scan)]
     progress(len(scans), steps)
-    writes = _bucket_tasks(plan, found, fs, root, sort)
+    writes = _bucket_tasks(plan, found, fs, root, sort, rewrite)
     results = [o for o in _succeeded(_written(plan, writes, run, rewrite, fs, root)) if isinstance(o, ItemResult)]
     remove_parts(fs, f"{root}/{plan.directory}")
     progress(steps, steps)
@@ -280,8 +279,7 @@ def _written(
     """Run the tasks; where they meet values that Arrow cannot hold, once more with the JVM's help."""
     outcomes = run(tasks)
     beyond = [n for n, o in enumerate(outcomes) if isinstance(o, Failure) and o.kind == BeyondArrow.__name__]
-    # A sort has carried every value through Arrow already.
-    if not beyond or plan.order_by:
+    if not beyond:
         return outcomes
     for answer in rewrite([jvm_task(fs, root, plan, tasks[n]) for n in beyond]):
         if isinstance(answer, CompactorError):
@@ -292,18 +290,38 @@ def _written(
 
 
 def _bucket_tasks(
-    plan: RebalancePlan, found: Sequence[Scan], fs: FileSystem, root: str, sort: Sort
+    plan: RebalancePlan, found: Sequence[Scan], fs: FileSystem, root: str, sort: Sort, rewrite: Rewrite
 ) -> list[BucketTask]:
     runs = Runs.joined([s.runs for s in found])
     masks = {place: mask for s in found for place, mask in s.masks.items()}
     pieces = in_row_order(runs)
     if not plan.order_by or not pieces.total:
         return _tasks(plan, pieces, dict(enumerate(plan.files)), masks, plan.movable, write_id=None)
-    files = sort(plan, list(pieces.places()), masks)
+    files = _sorted(plan, list(pieces.places()), masks, fs, root, sort, rewrite)
     ordered, movable = _whole_files(fs, root, files)
+    if output_template(fs, root, plan.template_file, acid_type(plan.row_type), compression=plan.compression).blooms:
+        # Sorted stripes have no bloom filters, and orc-core would ask those of the stripe before (`Template.accepts`).
+        movable = {}
     if ordered.total != pieces.total:
         raise VerificationError(f"{pieces.total} rows were sorted, {ordered.total} came back")
     return _tasks(plan, ordered, dict(enumerate(files)), {}, movable, write_id=int(runs.write_id.max()))
+
+
+def _sorted(
+    plan: RebalancePlan,
+    places: Sequence[Place],
+    masks: Mapping[Place, bytes],
+    fs: FileSystem,
+    root: str,
+    sort: Sort,
+    rewrite: Rewrite,
+) -> list[SourceFile]:
+    """The live rows in order, in files of their own."""
+    if not holds_unions(plan.row_type):
+        # Which values a timestamp has is known when it is read.
+        with contextlib.suppress(BeyondArrow):
+            return sort(plan, places, masks)
+    return sort_carried(fs, root, plan, places, masks, sort=sort, rewrite=rewrite)
 
 
 def _tasks(

@@ -28,12 +28,13 @@ import org.apache.spark.util.SerializableConfiguration;
 /**
  * The surviving rows of some ORC stripes, in order, as one ORC file: what pyarrow cannot read or write.
  *
- * <p>Spec: output, schema (of the file written), acid (does it have the ACID columns), compression, block_size, stride,
+ * <p>Spec: output, schema (of the rows read), written (of the file written: the same, or one of {@link Carrier}), acid
+ * (does it have the ACID columns), compression, block_size, stride,
  * proleptic, blooms (columns by number), stripes: [path, stripe, keep (base64 of the zlib-compressed bits of the surviving rows, first row in the
  * highest bit), synthetic: null or write_id, bucket, first_row_id (of the file)]. Answer: rows.
  *
- * <p>Batches of the reader go to the writer as they are, with a selection: values are never touched, so every
- * nanosecond and every decimal digit survives. Memory: one batch and one stripe of the output. Columns match by
+ * <p>Batches of the reader go to the writer as they are, with a selection, or through a carrier: values are never
+ * touched, so every nanosecond and every decimal digit survives. Memory: one batch and one stripe of the output. Columns match by
  * position, as Hive reads ACID files.
  */
 public class OrcRewriter extends Task {
@@ -65,12 +66,14 @@ public class OrcRewriter extends Task {
 
   private long write(JsonNode spec, FileSystem fs, Path written) throws Failure {
     TypeDescription schema = TypeDescription.fromString(spec.get("schema").asText());
-    Writer writer = open(spec, fs, written, schema);
+    TypeDescription target = TypeDescription.fromString(spec.get("written").asText());
+    Writer writer = open(spec, fs, written, target);
+    Carrier carrier = schema.equals(target) ? null : new Carrier(schema, target);
     long rows = 0;
     try {
       JsonNode stripes = spec.get("stripes");
       for (int i = 0; i < stripes.size(); ++i) {
-        rows += append(spec, (JsonNode) stripes.get(i), schema, writer);
+        rows += append(spec, (JsonNode) stripes.get(i), schema, carrier, writer);
       }
     } catch (Failure failure) {
       close(writer);
@@ -131,7 +134,8 @@ public class OrcRewriter extends Task {
   }
 
   /** Append the survivors of one stripe; returns how many there are. */
-  private long append(JsonNode spec, JsonNode from, TypeDescription schema, Writer writer) throws Failure {
+  private long append(JsonNode spec, JsonNode from, TypeDescription schema, Carrier carrier, Writer writer)
+      throws Failure {
     Path path = new Path(from.get("path").asText());
     try {
       Reader reader = OrcFile.createReader(path, readerOptions(spec, path));
@@ -153,7 +157,7 @@ public class OrcRewriter extends Task {
             .schema(named(reader.getSchema(), wanted))
             .tolerateMissingSchema(true));
         try {
-          return copy(rows, wanted, stripe.getNumberOfRows(), keep, identities, writer, path);
+          return copy(rows, wanted, stripe.getNumberOfRows(), keep, identities, carrier, writer, path);
         } finally {
           rows.close();
         }
@@ -168,7 +172,7 @@ public class OrcRewriter extends Task {
   }
 
   private static long copy(RecordReader rows, TypeDescription wanted, long expected, byte[] keep, Identities identities,
-      Writer writer, Path path) throws IOException, Failure {
+      Carrier carrier, Writer writer, Path path) throws IOException, Failure {
     VectorizedRowBatch batch = wanted.createRowBatch();
     int[] selected = new int[batch.getMaxSize()];
     long position = 0;
@@ -187,9 +191,13 @@ public class OrcRewriter extends Task {
       if (count == 0) {
         continue;
       }
-      out.selected = selected;
-      out.selectedInUse = count < out.size;
-      out.size = count;
+      if (carrier == null) {
+        out.selected = selected;
+        out.selectedInUse = count < out.size;
+        out.size = count;
+      } else {
+        out = carrier.carry(out, selected, count);
+      }
       try {
         writer.addRowBatch(out);
       } catch (IOException error) {
