@@ -12,6 +12,9 @@ rows that were swapped, doubled, lost, changed or brought back to life are found
 order in which tasks end; that the row ids of an output ascend is checked besides. Memory of a task: a stripe with its
 hashes, and the deletes of `DeleteWindow`.
 
+A rebalance gives every row a new place and a new ROW__ID: there the live rows of all sources are compared with those
+of all buckets, each by its columns and, unless they were ordered, by its write id, which stays.
+
 What pyarrow cannot decode is not compared by value: where an item holds a timestamp outside 1677-2262 or a union, the
 columns that contain these types are left out of its checksum, and in formats other than ORC and Parquet the whole item
 is; `verify_rows` says so. What it decodes is compared in copied and in re-encoded stripes alike.
@@ -26,8 +29,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import orc
 
-from compactor.acid.items import ItemKind, PlanItem
+from compactor.acid.items import ItemKind
 from compactor.acid.planning import CompactionPlan
+from compactor.acid.rebalance import RebalancePlan
 from compactor.acid.schema import HiveType
 from compactor.acid.snapshot import ValidWriteIdList
 from compactor.errors import BeyondArrow, CorruptFile, UnsupportedData, VerificationError
@@ -36,6 +40,7 @@ from compactor.jobs.stretches import Each, Stretch, stretches_of
 from compactor.orc.deletes import DeleteWindow
 from compactor.orc.evolution import converted
 from compactor.orc.reader import BoolArray, Keys, OrcSource
+from compactor.orc.rewrite import ItemResult
 from compactor.orc.types import arrow_type
 from compactor.storage.calendar import to_proleptic
 from compactor.storage.filesystem import FileSystem, open_location
@@ -44,6 +49,7 @@ from compactor.storage.parquet import open_parquet, parquet_batches
 _SECOND = np.uint64(0xA0761D6478BD642F)
 _NOT_ALWAYS_DECODED = ("timestamp", "timestamp with local time zone", "uniontype")
 _MASK = (1 << 64) - 1
+_ROW_IDENTITY = ("operation", "write_id", "bucket", "row_id", "current_write_id")
 _Key = tuple[int, int, int, int]
 
 
@@ -77,7 +83,7 @@ class _Task:
     """A stretch of an item's output or of one of its sources. item: its position in the plan.
 
     like: the item's output file. place: of the first row among all rows of this side of the item. columns: positions
-    of those that are hashed, None for all.
+    of those that are hashed, None for all. identity: those of `Keys` that are.
     """
 
     item: int
@@ -92,6 +98,7 @@ class _Task:
     row_type: HiveType
     write_ids: ValidWriteIdList
     columns: tuple[int, ...] | None = None
+    identity: tuple[str, ...] = _ROW_IDENTITY
 
 
 _Found = dict[int, list[tuple[_Task, Checksum]]]
@@ -123,11 +130,46 @@ def verify_rows(each: Each, plan: CompactionPlan) -> tuple[str, ...]:
         elif number in missing or item.format not in ("orc", "parquet"):
             notes.append(f"{item.output}: its rows are not compared, pyarrow cannot read them ({item.format})")
             continue
-        _compare(item, found_again[number] if number in missing else found.get(number, []))
+        _compare(item.output, found_again[number] if number in missing else found.get(number, []))
     return tuple(notes)
 
 
-def _compare(item: PlanItem, found: Sequence[tuple[_Task, Checksum]]) -> None:
+def verify_moved_rows(each: Each, plan: RebalancePlan, results: Sequence[ItemResult]) -> tuple[str, ...]:
+    """Compare the rows of a rebalance's buckets with the live rows of its sources; as `verify_rows` otherwise."""
+    fs, root = open_location(plan.location)
+    tasks = list(_moved(fs, root, plan, results))
+    found = _checksums(each, tasks)
+    notes: tuple[str, ...] = ()
+    if tasks and not found:
+        kept, left = _columns_always_decoded(plan.row_type)
+        found = _checksums(each, [replace(task, columns=kept) for task in tasks])
+        notes = (f"{plan.directory}: not compared, for values that pyarrow cannot hold: {', '.join(left)}",)
+    _compare(plan.directory, found.get(0, []))
+    return notes
+
+
+def _moved(fs: FileSystem, root: str, plan: RebalancePlan, results: Sequence[ItemResult]) -> Iterator[_Task]:
+    sources = [(s.path, s.synthetic, tuple(d.path for d in b.deletes)) for b in plan.sources for s in b.sources]
+    for output, files in ((False, sources), (True, [(r.output, None, ()) for r in results])):
+        for path, synthetic, deletes in files:
+            for stretch in stretches_of(fs, root, path, synthetic):
+                yield _Task(
+                    item=0,
+                    output=output,
+                    location=plan.location,
+                    like=path,
+                    kind=ItemKind.ROWS,
+                    format="orc",
+                    stretch=stretch,
+                    place=0,
+                    deletes=deletes,
+                    row_type=plan.row_type,
+                    write_ids=plan.write_ids,
+                    identity=() if plan.order_by else ("write_id",),
+                )
+
+
+def _compare(output: str, found: Sequence[tuple[_Task, Checksum]]) -> None:
     before, after = Checksum(), Checksum()
     for task, checksum in found:
         if task.output:
@@ -136,11 +178,11 @@ def _compare(item: PlanItem, found: Sequence[tuple[_Task, Checksum]]) -> None:
             before = before.then(checksum)
     if not before.of_same_rows(after):
         raise VerificationError(
-            f"{item.output}: its {after.rows} rows are not the {before.rows} live rows of its sources "
+            f"{output}: its {after.rows} rows are not the {before.rows} live rows of its sources "
             f"(checksums {after.sums[0]:016x} and {before.sums[0]:016x})"
         )
     if not after.ascending:
-        raise VerificationError(f"{item.output}: the row ids do not ascend")
+        raise VerificationError(f"{output}: the row ids do not ascend")
 
 
 def _tasks(fs: FileSystem, root: str, plan: CompactionPlan, number: int) -> Iterator[_Task]:
@@ -210,7 +252,7 @@ def _events(fs: FileSystem, root: str, source: OrcSource, task: _Task) -> Checks
         keys = keys.chosen(keep)
         if len(keys):
             rows = None if task.kind is ItemKind.DELETES else _rows(source, stripe, task, keep)
-            total = total.then(_of_events(keys, rows))
+            total = total.then(_of_events(keys, rows, task.identity))
     return total
 
 
@@ -236,10 +278,12 @@ def _parquet(fs: FileSystem, root: str, task: _Task) -> Checksum:
     return total
 
 
-def _of_events(keys: Keys, rows: pa.StructArray | None) -> Checksum:
-    columns = (keys.operation, keys.write_id, keys.bucket, keys.row_id, keys.current_write_id)
+def _of_events(keys: Keys, rows: pa.StructArray | None, identity: tuple[str, ...]) -> Checksum:
+    columns = (getattr(keys, name) for name in identity)
     identities = joined((mixed(column.astype(np.uint64)) for column in columns), len(keys))
     hashes = identities if rows is None else joined(iter((identities, hash_rows(rows))), len(keys))
+    if identity != _ROW_IDENTITY:
+        return _summed(hashes)
     return replace(
         _summed(hashes), first=_key(keys, 0), last=_key(keys, -1), ascending=keys.ascending(repeats=rows is None)
     )

@@ -9,9 +9,10 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from compactor.acid.rebalance import RebalancePlan
 from compactor.errors import CommitOutcomeUnknown, CompactorError, DatabaseUnavailable, Fenced
-from compactor.jobs.checksum import verify_rows
+from compactor.jobs.checksum import verify_moved_rows, verify_rows
 from compactor.jobs.engine import Engine
 from compactor.jobs.rebalance import verify_rebalance
+from compactor.jobs.stretches import Each
 from compactor.jobs.verify import verify_output
 from compactor.metastore.txns import TxnState
 from compactor.orc.rewrite import ItemResult
@@ -63,14 +64,18 @@ class Publishing:
         return WorkerResult(outcome=Outcome.PUBLISHED, compaction=work.claim, items=tuple(results))
 
     def _verify(self, planned: PlannedWork, results: Sequence[ItemResult]) -> None:
-        if isinstance(planned.plan, RebalancePlan):
-            verify_rebalance(planned.plan, results)
-            return
-        verify_output(planned.plan, results)
-        if self._settings.verify == "full":
-            each = self._engine.each(planned.work.group, f"verification of compaction {planned.work.claim.id}")
-            for note in verify_rows(each, planned.plan):
-                _log.warning("verified in part", reason=note)
+        plan, full = planned.plan, self._settings.verify == "full"
+        if isinstance(plan, RebalancePlan):
+            verify_rebalance(plan, results)
+            notes = verify_moved_rows(self._each(planned.work), plan, results) if full else ()
+        else:
+            verify_output(plan, results)
+            notes = verify_rows(self._each(planned.work), plan) if full else ()
+        for note in notes:
+            _log.warning("verified in part", reason=note)
+
+    def _each(self, work: Work) -> Each:
+        return self._engine.each(work.group, f"verification of compaction {work.claim.id}")
 
     def _update_statistics(self, planned: PlannedWork, results: Sequence[ItemResult]) -> None:
         """The compaction is published whatever happens here (Hive's StatsUpdater)."""

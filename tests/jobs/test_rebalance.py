@@ -17,11 +17,12 @@ from compactor.acid import stripes
 from compactor.acid.directory import Snapshot
 from compactor.acid.layout import encode_bucket
 from compactor.acid.planning import Refusal, SourceFile
-from compactor.acid.rebalance import RebalancePlan, shares
+from compactor.acid.rebalance import RebalancePlan, parse_order_by, shares
 from compactor.acid.records import Event, Operation, RowId, merge
 from compactor.acid.schema import struct_of
 from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
 from compactor.errors import BeyondArrow, CorruptFile, JobError, UsageError, VerificationError
+from compactor.jobs.checksum import verify_moved_rows
 from compactor.jobs.planner import CompactionTarget, survey
 from compactor.jobs.rebalance import Place, plan_rebalance, rebalance, run_rebalance, run_tasks, verify_rebalance
 from compactor.jobs.session import SparkSessions
@@ -32,6 +33,7 @@ from compactor.orc.reader import OrcSource
 from compactor.orc.rewrite import ItemResult
 from compactor.orc.types import acid_arrow_schema, arrow_type
 from compactor.storage.calendar import to_proleptic
+from tests.inline_each import inline
 from tests.inline_rebalance import no_jvm
 from tests.jobs.java_files import OrcFiles
 from tests.orc.acid_files import FS, delete, insert, read_events, write_events, write_plain
@@ -464,6 +466,46 @@ def on_spark(sessions: SparkSessions, made: RebalancePlan) -> list[ItemResult]:
     assert steps[-1] == (steps[0][1], steps[0][1])
     verify_rebalance(made, results)
     return results
+
+
+Tamper = Callable[[list[Event]], list[Event]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda events: [replace(events[0], row=(99, "other")), *events[1:]],
+        lambda events: [replace(events[0], row=events[1].row), *events[1:]],
+        lambda events: [
+            replace(events[0], row_id=replace(events[0].row_id, write_id=2), current_write_id=2),
+            *events[1:],
+        ],
+        lambda events: events[:-1],
+    ],
+    ids=["changed", "doubled", "of another write", "lost"],
+)
+def test_full_verification_finds_wrong_rows_wherever_they_went(location: Path, change: Tamper) -> None:
+    skewed_table(location)
+    made = planned(target_of(location), buckets=3)
+    results = carried_out(made)
+    assert verify_moved_rows(inline, made, results) == ()
+    path = location / results[0].output
+    write_events(path, change(read_events(path)), stripe_rows=4)
+    with pytest.raises(VerificationError, match=r"are not the .* live rows"):
+        verify_moved_rows(inline, made, results)
+
+
+def test_full_verification_of_an_order_does_not_ask_for_the_write_ids_that_it_gave_up(location: Path) -> None:
+    skewed_table(location)
+    made = planned(target_of(location), buckets=1)
+    results = carried_out(made)
+    path = location / results[0].output
+    given = [replace(e, row_id=replace(e.row_id, write_id=7), current_write_id=7) for e in read_events(path)]
+    write_events(path, given)
+    with pytest.raises(VerificationError):
+        verify_moved_rows(inline, made, results)
+    ordered = replace(made, order_by=parse_order_by("id"))
+    assert verify_moved_rows(inline, ordered, results) == ()
 
 
 @pytest.mark.slow

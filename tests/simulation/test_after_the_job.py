@@ -68,13 +68,14 @@ def test_every_job_teaches_what_the_next_one_will_take(world: World) -> None:
     assert world.metrics.job_predicted_seconds._value.get() > 0
 
 
-@pytest.mark.parametrize("kind", [CompactionType.MINOR, CompactionType.MAJOR])
+@pytest.mark.parametrize("kind", [CompactionType.MINOR, CompactionType.MAJOR, CompactionType.REBALANCE])
 def test_full_verification_lets_a_right_output_pass(kind: CompactionType, world: World) -> None:
     careful = replace(world, settings=Settings(worker=WorkerSettings(verify="full")))
     assert careful.compact(kind).outcome is Outcome.PUBLISHED
 
 
-def test_full_verification_holds_back_an_output_with_a_changed_value(world: World) -> None:
+@pytest.mark.parametrize("kind", [CompactionType.MAJOR, CompactionType.REBALANCE])
+def test_full_verification_holds_back_an_output_with_a_changed_value(kind: CompactionType, world: World) -> None:
     careful = replace(world, settings=Settings(worker=WorkerSettings(verify="full")))
     expected = careful.rows()
 
@@ -90,7 +91,7 @@ def test_full_verification_holds_back_an_output_with_a_changed_value(world: Worl
             original.with_name("kept").write_bytes(original.read_bytes())
             original.write_bytes(changed.read_bytes())
 
-    careful.request()
+    careful.request(kind)
     result = careful.worker(at_step=change_a_source).run_once()
     assert result.outcome is Outcome.FAILED
     assert "VerificationError" in result.error
