@@ -10,13 +10,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, insert, null, or_, select, update
+from sqlalchemy.exc import IntegrityError
 
 from compactor.errors import Fenced, MetastoreError
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import Compaction, CompactionState
-from compactor.metastore.schema import COMPACTION_QUEUE, COMPLETED_COMPACTIONS, NEXT_COMPACTION_QUEUE_ID
+from compactor.metastore.database import RolledBack
+from compactor.metastore.schema import AUX_TABLE, COMPACTION_QUEUE, COMPLETED_COMPACTIONS, NEXT_COMPACTION_QUEUE_ID
 
 T = TypeVar("T")
+
+_SCHEDULER = "CompactionScheduler"
+"""Hive's mutex of requests (`TxnStore.MUTEX_KEY`)."""
 
 SHARED_COLUMNS = (
     "ID",
@@ -108,6 +113,20 @@ def _some_at_a_time(names_of: Mapping[T, set[str]]) -> Iterator[tuple[T, list[st
         ordered = sorted(names)
         for start in range(0, len(ordered), _NAMES_AN_ALTERNATIVE):
             yield owner, ordered[start : start + _NAMES_AN_ALTERNATIVE]
+
+
+def lock_requests(conn: Connection) -> None:
+    """Only we may ask for compactions until the transaction ends: neither another of ours nor a running Hive.
+
+    Hive serialises its requests by a mutex row of AUX_TABLE, which it adds when it first needs it (`CompactFunction`).
+    """
+    scheduler = AUX_TABLE.c.MT_KEY1 == _SCHEDULER
+    if conn.scalar(select(AUX_TABLE.c.MT_KEY1).where(scheduler).with_for_update()) is None:
+        try:
+            conn.execute(insert(AUX_TABLE).values(MT_KEY1=_SCHEDULER, MT_KEY2=0))
+        except IntegrityError as error:
+            raise RolledBack("another request for a compaction added its mutex at the same moment") from error
+    lock_compaction_ids(conn)
 
 
 def lock_compaction_ids(conn: Connection) -> int:

@@ -19,9 +19,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, delete, insert, or_, select
 
-from compactor.errors import Fenced, TransactionAborted
+from compactor.errors import CommitOutcomeUnknown, Fenced, TransactionAborted
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import (
     Compaction,
@@ -34,20 +34,17 @@ from compactor.metastore.compaction_rows import (
     change_row,
     fenced,
     held_by,
-    lock_compaction_ids,
+    lock_requests,
     next_compaction_id,
     object_is,
     queue_rows,
     retire,
 )
 from compactor.metastore.components import Operation
-from compactor.metastore.database import Database, retried
+from compactor.metastore.database import Database, repeatable, retried
 from compactor.metastore.schema import (
-    AUX_TABLE,
     COMPACTION_QUEUE,
-    NEXT_WRITE_ID,
     TXN_COMPONENTS,
-    TXN_TO_WRITE_ID,
     TXNS,
 )
 from compactor.metastore.txns import (
@@ -60,6 +57,7 @@ from compactor.metastore.txns import (
     open_kind,
     state_of,
 )
+from compactor.metastore.writeids import compactable_high_water
 
 POOL_TIMEOUT_MS = 12 * 60 * 60 * 1000
 """After so long in its own pool a request goes to the default pool too (hive.compactor.worker.pool.timeout)."""
@@ -101,9 +99,7 @@ def request_compaction(db: Database, request: CompactionRequest) -> RequestOutco
     the write id a compaction could reach now.
     """
     with db.write() as conn:
-        # a running Hive serialises its requests by this mutex row, we by the row of ids
-        conn.execute(select(AUX_TABLE.c.MT_KEY1).where(AUX_TABLE.c.MT_KEY1 == "CompactionScheduler").with_for_update())
-        lock_compaction_ids(conn)
+        lock_requests(conn)
         existing = _pending(conn, request.table, request.partition)
         if existing is not None:
             state = existing.state.name.lower().replace("_", " ")
@@ -132,7 +128,6 @@ def request_compaction(db: Database, request: CompactionRequest) -> RequestOutco
     return RequestOutcome(id=compaction_id, accepted=True, state=CompactionState.INITIATED)
 
 
-@retried
 def claim(
     db: Database,
     *,
@@ -145,7 +140,18 @@ def claim(
 
     worker_id: unique to the claim, `<host>-<pid>.<random>`. pools: None is the default pool, which also takes requests
     of labelled pools that nobody took for pool_timeout_ms; a labelled pool takes only its own.
+    When the answer to the commit is lost, the claim is found again by its worker id.
     """
+    try:
+        return _claim(db, worker_id, worker_version, pools, pool_timeout_ms)
+    except CommitOutcomeUnknown:
+        return _claimed_by(db, worker_id)
+
+
+@retried
+def _claim(
+    db: Database, worker_id: str, worker_version: str, pools: Collection[str] | None, pool_timeout_ms: int
+) -> Compaction | None:
     with db.write() as conn:
         now = db.now(conn)
         waiting = and_(
@@ -169,6 +175,14 @@ def claim(
         change_row(conn, found, mine, taken)
         state = CompactionState.WORKING
         return replace(found, state=state, worker_id=worker_id, worker_version=worker_version, start=now)
+
+
+@retried
+def _claimed_by(db: Database, worker_id: str) -> Compaction | None:
+    held = and_(COMPACTION_QUEUE.c.CQ_STATE == CompactionState.WORKING, COMPACTION_QUEUE.c.CQ_WORKER_ID == worker_id)
+    with db.read() as conn:
+        row = conn.execute(queue_rows().where(held)).mappings().one_or_none()
+    return None if row is None else Compaction.from_row(row)
 
 
 @retried
@@ -201,7 +215,7 @@ def record_snapshot(
             )
 
 
-@retried
+@repeatable
 def record_job(db: Database, claims: Sequence[Compaction], job_id: str) -> None:
     """Show which Spark job works on these claims (setHadoopJobId; 32 characters).
 
@@ -308,7 +322,7 @@ def _pending(conn: Connection, table: TableName, partition: str | None) -> Compa
     state = COMPACTION_QUEUE.c.CQ_STATE
     nothing_new = and_(
         state == CompactionState.READY_FOR_CLEANING,
-        COMPACTION_QUEUE.c.CQ_HIGHEST_WRITE_ID == _compactable_high_water(conn, table),
+        COMPACTION_QUEUE.c.CQ_HIGHEST_WRITE_ID == compactable_high_water(conn, table),
     )
     query = (
         queue_rows()
@@ -319,24 +333,6 @@ def _pending(conn: Connection, table: TableName, partition: str | None) -> Compa
     )
     row = conn.execute(query).mappings().one_or_none()
     return None if row is None else Compaction.from_row(row)
-
-
-def _compactable_high_water(conn: Connection, table: TableName) -> int:
-    """The highest write id a compaction that starts now could cover (TxnUtils.createValidCompactWriteIdList)."""
-    first_open = conn.scalar(
-        select(func.min(TXN_TO_WRITE_ID.c.T2W_WRITEID))
-        .join(TXNS, TXNS.c.TXN_ID == TXN_TO_WRITE_ID.c.T2W_TXNID)
-        .where(TXN_TO_WRITE_ID.c.T2W_DATABASE == table.database, TXN_TO_WRITE_ID.c.T2W_TABLE == table.table)
-        .where(TXNS.c.TXN_STATE == TxnState.OPEN)
-    )
-    if first_open is not None:
-        return int(first_open) - 1
-    following = conn.scalar(
-        select(NEXT_WRITE_ID.c.NWI_NEXT).where(
-            NEXT_WRITE_ID.c.NWI_DATABASE == table.database, NEXT_WRITE_ID.c.NWI_TABLE == table.table
-        )
-    )
-    return 0 if following is None else int(following) - 1
 
 
 def _in_pools(pools: Collection[str] | None, given_up_before: int) -> ColumnElement[bool]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from compactor.errors import UsageError
-from compactor.metastore.database import Database, retried
+from compactor.metastore.database import Database, repeatable, retried
 from compactor.metastore.locks import read_locks
 from compactor.metastore.schema import HIVE_LOCKS, TXNS
 from compactor.metastore.txns import TxnState, TxnType, end_transactions
@@ -33,7 +33,7 @@ class HeartbeatRange:
     no_such: tuple[int, ...]
 
 
-@retried
+@repeatable
 def heartbeat_range(db: Database, low: int, high: int) -> HeartbeatRange:
     """Heartbeat the open transactions of low…high, both inclusive; which of the range are not open.
 

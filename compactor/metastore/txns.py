@@ -23,9 +23,17 @@ from itertools import islice
 
 import sqlalchemy as sa
 
-from compactor.errors import Deadlock, NoSuchTransaction, ReplicationRefused, TransactionAborted, WriteConflict
+from compactor.errors import (
+    CommitOutcomeUnknown,
+    DatabaseUnavailable,
+    Deadlock,
+    NoSuchTransaction,
+    ReplicationRefused,
+    TransactionAborted,
+    WriteConflict,
+)
 from compactor.metastore.components import complete_components, conflict, has_changes, record_write_set
-from compactor.metastore.database import Database, RolledBack, retried
+from compactor.metastore.database import Database, RolledBack, repeatable, retried
 from compactor.metastore.dialects import lock_table
 from compactor.metastore.in_flight import oldest_in_flight_or_open
 from compactor.metastore.open_rules import HIVES_RULES, OpenRules
@@ -127,14 +135,27 @@ def open_transactions(
         return opened
 
 
-@retried
 def commit_transaction(db: Database, txn_id: int, *, rules: OpenRules = HIVES_RULES) -> None:
     """Make what a transaction wrote visible.
 
     WriteConflict: someone who overlapped in time was first, and this transaction is aborted now. TransactionAborted,
-    NoSuchTransaction, ReplicationRefused. Committing what is committed already does nothing, as in Hive: a retry after
-    a lost answer.
+    NoSuchTransaction, ReplicationRefused. Committing what is committed already does nothing, as in Hive. When the
+    answer is lost the transaction is read back; CommitOutcomeUnknown when that, too, is not possible.
     """
+    try:
+        _commit(db, txn_id, rules=rules)
+    except CommitOutcomeUnknown as unknown:
+        try:
+            state = transaction_state(db, txn_id)
+        except DatabaseUnavailable as error:
+            raise unknown from error
+        if state is None:
+            raise
+        _commit(db, txn_id, rules=rules)
+
+
+@retried
+def _commit(db: Database, txn_id: int, *, rules: OpenRules) -> None:
     with db.write() as conn:
         lock_transactions(conn)
         kind = open_kind(conn, txn_id)
@@ -190,7 +211,7 @@ def abort_transactions(db: Database, txn_ids: Iterable[int], *, reason: str = "a
     )
 
 
-@retried
+@repeatable
 def heartbeat(db: Database, txn_id: int) -> None:
     """Say that the owner is alive; TransactionAborted, or NoSuchTransaction when it is committed or unknown."""
     with db.write() as conn:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from compactor.acid.snapshot import ValidTxnList, ValidWriteIdList
 from compactor.errors import AlreadyExists, MetastoreError, UsageError
 from compactor.metastore.catalog import TableName
-from compactor.metastore.database import Database, retried
+from compactor.metastore.database import Database, repeatable, retried
 from compactor.metastore.schema import NEXT_WRITE_ID, TXN_TO_WRITE_ID, TXNS
 from compactor.metastore.txns import TxnState, TxnType, not_open, open_kind, refuse_replication
 
@@ -31,7 +31,7 @@ class TableWriteId:
     state: TxnState | None
 
 
-@retried
+@repeatable
 def allocate_write_ids(db: Database, txn_ids: Sequence[int], table: TableName) -> dict[int, int]:
     """A write id for each open transaction, ascending with the transaction id; the same ones when asked again.
 
@@ -130,6 +130,16 @@ def next_write_id(conn: sa.Connection, table: TableName) -> int:
     """The write id that will be given out next; 1 for a table that was never written."""
     following: int | None = conn.scalar(sa.select(NEXT_WRITE_ID.c.NWI_NEXT).where(_next_of(table)))
     return following or 1
+
+
+def compactable_high_water(conn: sa.Connection, table: TableName) -> int:
+    """The highest write id a compaction that starts now could cover (TxnUtils.createValidCompactWriteIdList)."""
+    first_open: int | None = conn.scalar(
+        sa.select(sa.func.min(TXN_TO_WRITE_ID.c.T2W_WRITEID))
+        .join(TXNS, TXNS.c.TXN_ID == TXN_TO_WRITE_ID.c.T2W_TXNID)
+        .where(_writes_of(table), TXNS.c.TXN_STATE == TxnState.OPEN)
+    )
+    return (next_write_id(conn, table) if first_open is None else first_open) - 1
 
 
 def _lock_next(conn: sa.Connection, table: TableName) -> int:
