@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 
 import pytest
 
 from tests.hive.lab.hive import Hive, Roles
 from tests.hive.lab.ours import Compactor
-from tests.hive.lab.process import until
 from tests.hive.lab.session import HiveSession
 from tests.hive.lab.tables import Table, create
 
@@ -24,14 +21,6 @@ def filled(hive: Hive, sql: HiveSession, name: str) -> Table:
     return table
 
 
-def opened_txn(hive: Hive, table: Table) -> int | None:
-    """The transaction of a claim that has one."""
-    query = 'SELECT "CQ_TXN_ID" FROM "COMPACTION_QUEUE" WHERE "CQ_TABLE" = %s AND "CQ_STATE" = \'w\''
-    with hive.metastore_rows() as conn:
-        row = conn.execute(query, (table.name,)).fetchone()
-    return int(str(row[0])) if row and row[0] else None
-
-
 @pytest.mark.parametrize("kind", ["minor", "major", "rebalance"])
 def test_what_an_aborted_compaction_wrote_is_never_seen_and_the_next_one_works(
     hive: Hive, compactor: Compactor, sql: HiveSession, kind: str
@@ -40,18 +29,9 @@ def test_what_an_aborted_compaction_wrote_is_never_seen_and_the_next_one_works(
     compactor.playing(())
     table = filled(hive, sql, f"aborted_{kind}")
     sql(f"ALTER TABLE {table.full_name} COMPACT '{kind}'")
-    worker = compactor.start("worker")
-    # Spark takes seconds to start, so that the transaction is open for long enough to be seen.
-    until(lambda: opened_txn(hive, table) is not None, "the worker has opened its transaction")
-    os.kill(worker.pid, signal.SIGSTOP)
-    txn = opened_txn(hive, table)
-    assert txn is not None
-    sql(f"ABORT TRANSACTIONS {txn}")
-    os.kill(worker.pid, signal.SIGCONT)
-    ended = table.until_state(sql, "failed", "aborted", "initiated")
-    table.is_read_alike(sql, ROWS)
-    if ended.state != "initiated":
-        sql(f"ALTER TABLE {table.full_name} COMPACT '{kind}'")
+    with compactor.stopped_in_a_compaction(hive, table.name) as txn:
+        sql(f"ABORT TRANSACTIONS {txn}")
+    # Fenced, it gives its request back to the queue, and somebody takes it again.
     done = table.until_state(sql, "ready for cleaning")
     assert done.txn is not None
     assert done.txn > txn

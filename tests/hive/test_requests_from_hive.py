@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections import Counter
 
@@ -9,11 +10,14 @@ import pytest
 
 from tests.hive.lab.hive import Hive, Roles
 from tests.hive.lab.ours import Compactor
-from tests.hive.lab.session import READERS, HiveSession
-from tests.hive.lab.tables import MANY_STRIPES, Table, create, numbers
+from tests.hive.lab.session import READERS, HiveSession, Row
+from tests.hive.lab.tables import SHORT, STRIPES, Table, create, numbers, short, value_of
 
-ROWS = 12_000
+ROWS = 10_000
 DELTAS = 3
+DELETED = range(11_000, 12_000)
+UPDATED = range(20_100, 20_200)
+"""Of six stripes each touches one."""
 
 
 @pytest.fixture(autouse=True)
@@ -22,27 +26,23 @@ def our_worker(hive: Hive, compactor: Compactor) -> None:
     compactor.playing({"worker"})
 
 
-def written(hive: Hive, sql: HiveSession, name: str) -> tuple[Table, Counter[tuple[int, str]]]:
-    """A table of several deltas with several stripes each, an update and a delete; and its rows."""
-    table = create(hive, sql, name, properties=MANY_STRIPES)
+def written(hive: Hive, sql: HiveSession, name: str) -> tuple[Table, Counter[Row]]:
+    """A table of three deltas with two stripes each, an update and a delete; and its rows."""
+    table = dataclasses.replace(create(hive, sql, name, properties=STRIPES), columns=SHORT)
     for i in range(DELTAS):
         sql(f"INSERT INTO {table.full_name} {numbers(i * ROWS, ROWS)}")
-    sql(f"UPDATE {table.full_name} SET v = 'updated' WHERE id % 5000 = 7")
-    sql(f"DELETE FROM {table.full_name} WHERE id BETWEEN 11000 AND 11999 OR id % 4000 = 1")
-    return table, rows_after_dml()
+    sql(f"UPDATE {table.full_name} SET v = 'updated' WHERE id BETWEEN {UPDATED[0]} AND {UPDATED[-1]}")
+    sql(f"DELETE FROM {table.full_name} WHERE id BETWEEN {DELETED[0]} AND {DELETED[-1]}")
+    left = (i for i in range(ROWS * DELTAS) if i not in DELETED)
+    return table, Counter((i, short("updated" if i in UPDATED else value_of(i))) for i in left)
 
 
-def rows_after_dml() -> Counter[tuple[int, str]]:
-    ids = [i for i in range(ROWS * DELTAS) if not 11000 <= i <= 11999 and i % 4000 != 1]
-    return Counter((i, "updated" if i % 5000 == 7 else f"value {i}") for i in ids)
-
-
-def delete_more(sql: HiveSession, table: Table, rows: Counter[tuple[int, str]]) -> Counter[tuple[int, str]]:
+def delete_more(sql: HiveSession, table: Table, rows: Counter[Row]) -> Counter[Row]:
     """Delete deltas on top of what was compacted: rows of every stripe, and of the update."""
-    sql(f"DELETE FROM {table.full_name} WHERE id % 1000 = 7")
-    sql(f"UPDATE {table.full_name} SET v = 'again' WHERE id % 1000 = 8")
-    left = [(i, v) for i, v in rows if i % 1000 != 7]
-    return Counter((i, "again" if i % 1000 == 8 else v) for i, v in left)
+    sql(f"DELETE FROM {table.full_name} WHERE id % 1000 = 107")
+    sql(f"UPDATE {table.full_name} SET v = 'again' WHERE id % 1000 = 108")
+    left = [(i, v) for i, v in rows if i % 1000 != 107]
+    return Counter((i, short("again") if i % 1000 == 108 else v) for i, v in left)
 
 
 @pytest.mark.parametrize("kind", ["minor", "major"])
@@ -60,7 +60,7 @@ def test_a_compaction_asked_for_in_hive_is_ours_and_changes_no_row_and_no_row_id
 
 def test_a_rebalance_asked_for_in_hive_spreads_the_rows_and_changes_none(hive: Hive, sql: HiveSession) -> None:
     table, rows = written(hive, sql, "asked_rebalance")
-    sql(f"ALTER TABLE {table.full_name} COMPACT 'rebalance' CLUSTERED INTO 3 BUCKETS ORDER BY id DESC AND WAIT")
+    sql(f"ALTER TABLE {table.full_name} COMPACT 'rebalance' CLUSTERED INTO 3 BUCKETS AND WAIT ORDER BY id DESC")
     table.is_read_alike(sql, rows)
     buckets = Counter(bucket for _, bucket, _, _ in table.row_ids(sql))
     assert len(buckets) == 3
@@ -68,22 +68,34 @@ def test_a_rebalance_asked_for_in_hive_spreads_the_rows_and_changes_none(hive: H
     table.is_read_alike(sql, delete_more(sql, table, rows))
 
 
-def test_show_compactions_in_hive_tells_what_we_did(hive: Hive, sql: HiveSession) -> None:
-    table, _ = written(hive, sql, "shown")
-    sql(f"ALTER TABLE {table.full_name} COMPACT 'major' AND WAIT")
-    [shown] = sql.compactions(table.full_name)
-    assert (shown.type, shown.state, shown.error) == ("MAJOR", "ready for cleaning", None)
-    assert shown.worker_host == socket.gethostname().replace("-", "_")
-    assert shown.initiator == "manual"
-    assert shown.job is not None
-    assert shown.highest_write_id == DELTAS + 2
-    assert shown.enqueued is not None
-    assert shown.started is not None
-    assert shown.committed is not None
-    assert shown.enqueued <= shown.started <= shown.committed
-    assert shown.txn is not None
-    assert shown.next_txn is not None
-    assert shown.txn <= shown.next_txn
+def test_show_compactions_in_hive_tells_what_we_do_and_what_we_did(
+    hive: Hive, compactor: Compactor, sql: HiveSession
+) -> None:
+    compactor.playing(())
+    table, rows = written(hive, sql, "shown")
+    sql(f"ALTER TABLE {table.full_name} COMPACT 'major'")
+    with compactor.stopped_in_a_compaction(hive, table.name) as txn:
+        [working] = sql.compactions(table.full_name)
+        table.is_read_alike(sql, rows, ["vectorised"])
+    done = table.until_state(sql, "ready for cleaning")
+    assert (working.type, working.state, working.error) == ("MAJOR", "working", None)
+    assert working.worker_host == socket.gethostname().replace("-", "_")
+    assert working.worker is not None
+    assert (working.initiator, working.txn) == ("manual", txn)
+    # Hive, too, forgets the worker when it has finished.
+    assert (done.id, done.txn, done.worker, done.error) == (working.id, txn, None, None)
+    assert done.job is not None
+    assert done.next_txn is not None
+    assert done.next_txn >= txn
+    assert working.enqueued is not None
+    assert working.started is not None
+    assert done.committed is not None
+    assert working.enqueued <= working.started <= done.committed
+    compactor("cleaner", "--once")
+    cleaned = table.last(sql)
+    assert (cleaned.id, cleaned.state, cleaned.job, cleaned.txn) == (done.id, "succeeded", done.job, txn)
+    assert cleaned.duration_ms is not None
+    assert cleaned.duration_ms >= done.committed - working.started
 
 
 def test_a_request_without_anything_to_gain_is_refused_and_does_not_keep_its_asker_waiting(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.hive.lab.process import PATIENCE_S, Process
+from tests.hive.lab.hive import Hive
+from tests.hive.lab.process import PATIENCE_S, Process, until
 
 _SETTINGS = """[spark]
 master = "local[2]"
@@ -70,6 +73,22 @@ class Compactor:
             self._running[role] = running
         return running
 
+    @contextmanager
+    def stopped_in_a_compaction(self, hive: Hive, table: str) -> Iterator[int]:
+        """A new worker, frozen between its transaction and its publication; its transaction id.
+
+        Spark takes seconds to start, so that the transaction is open for long enough to be seen.
+        """
+        worker = self.start("worker")
+        until(lambda: opened_txn(hive, table) is not None, "the worker has opened its transaction")
+        os.killpg(worker.pid, signal.SIGSTOP)
+        try:
+            txn = opened_txn(hive, table)
+            assert txn is not None
+            yield txn
+        finally:
+            os.killpg(worker.pid, signal.SIGCONT)
+
     def logs(self) -> dict[str, Path]:
         return {p.stem: p for p in sorted(self._root.glob("*.log"))}
 
@@ -78,6 +97,14 @@ class Compactor:
 
     def _command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "compactor", *arguments, "--hive-site", str(self._site)]
+
+
+def opened_txn(hive: Hive, table: str) -> int | None:
+    """The transaction of the table's claim, once it has one."""
+    query = 'SELECT "CQ_TXN_ID" FROM "COMPACTION_QUEUE" WHERE "CQ_TABLE" = %s AND "CQ_STATE" = \'w\''
+    with hive.metastore_rows() as conn:
+        row = conn.execute(query, (table,)).fetchone()
+    return int(str(row[0])) if row and row[0] else None
 
 
 def _environment() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,17 +13,23 @@ from tests.hive.lab.process import until
 from tests.hive.lab.session import READERS, HiveSession, Row, Shown
 
 DATABASE = "beside"
-MANY_STRIPES = "'orc.stripe.size'='65536', 'orc.compress'='ZLIB'"
-"""ORC looks at its memory every 5,000 rows: that many stand in a stripe."""
+STRIPES = "'orc.stripe.size'='1000000', 'orc.compress'='NONE'"
+"""ORC looks at its memory every 5,000 rows: with the rows of `numbers`, that many stand in a stripe of 1.9 MB."""
+SHORT = "id, md5(v)"
+"""Columns that say as much of such rows in fewer bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A transactional table `id int, v string` of Hive's. partition: "" or 'p=…', the only one a test looks at."""
+    """A transactional table `id int, v string` of Hive's.
+
+    partition: "" or 'p=…', the only one a test looks at. columns: what stands for a row, in Hive's SQL.
+    """
 
     hive: Hive
     name: str
     partition: str = ""
+    columns: str = "*"
 
     @property
     def full_name(self) -> str:
@@ -37,7 +44,7 @@ class Table:
         return sorted(p.name for p in self.folder.iterdir() if p.name.startswith(("base_", "delta_", "delete_delta_")))
 
     def rows(self, sql: HiveSession) -> Counter[Row]:
-        return Counter(sql(f"SELECT * FROM {self.full_name}"))
+        return Counter(sql(f"SELECT {self.columns} FROM {self.full_name}"))
 
     def row_ids(self, sql: HiveSession) -> list[Row]:
         """(write id, bucket, row id, id) of every row."""
@@ -70,9 +77,19 @@ def create(hive: Hive, sql: HiveSession, name: str, *, properties: str = "", cla
     return Table(hive=hive, name=name)
 
 
-def numbers(first: int, count: int, v: str = "'value '") -> str:
-    """A query: `count` rows (id, v), v an expression of Hive's with the id behind it."""
+def numbers(first: int, count: int) -> str:
+    """A query: `count` rows (id, v), v a text of 384 letters without an end to its variety."""
     return (
-        f"SELECT pos + {first}, concat({v}, pos + {first}) FROM (SELECT 1) one "
+        f"SELECT pos + {first}, repeat(md5(cast(pos + {first} AS string)), 12) FROM (SELECT 1) one "
         f"LATERAL VIEW posexplode(split(space({count - 1}), ' ')) n AS pos, x"
     )
+
+
+def short(v: str) -> str:
+    """What SHORT makes of a value."""
+    return hashlib.md5(v.encode(), usedforsecurity=False).hexdigest()
+
+
+def value_of(number: int) -> str:
+    """The v that `numbers` gives to an id."""
+    return short(str(number)) * 12
