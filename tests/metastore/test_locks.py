@@ -5,7 +5,14 @@ import itertools
 import pytest
 import sqlalchemy as sa
 
-from compactor.errors import LockNotAcquired, NoSuchLock, NoSuchTransaction, TransactionAborted, UsageError
+from compactor.errors import (
+    DatabaseUnavailable,
+    LockNotAcquired,
+    NoSuchLock,
+    NoSuchTransaction,
+    TransactionAborted,
+    UsageError,
+)
 from compactor.metastore.catalog import TableName
 from compactor.metastore.components import Operation
 from compactor.metastore.database import Database
@@ -13,6 +20,7 @@ from compactor.metastore.intents import add_dynamic_partitions
 from compactor.metastore.lock_waits import Patience, wait_for
 from compactor.metastore.locks import (
     LockComponent,
+    LockFilter,
     LockRequest,
     LockResponse,
     LockState,
@@ -23,10 +31,11 @@ from compactor.metastore.locks import (
     show_locks,
     unlock,
 )
-from compactor.metastore.schema import HIVE_LOCKS, TXN_COMPONENTS
+from compactor.metastore.schema import HIVE_LOCKS, TXN_COMPONENTS, TXNS
 from compactor.metastore.time_outs import time_out_locks
 from compactor.metastore.txns import abort_transactions, commit_transaction, open_transactions
 from compactor.metastore.writeids import allocate_write_ids
+from compactor.settings import LockSettings
 
 T = TableName(database="d", table="t")
 R, W, X, E = LockType.SHARED_READ, LockType.SHARED_WRITE, LockType.EXCL_WRITE, LockType.EXCLUSIVE
@@ -290,3 +299,141 @@ def test_only_silent_locks_without_transaction_time_out(db: Database) -> None:
     check(db, checked)
     assert time_out_locks(db, timeout_ms=300_000) == [silent]
     assert [lock.lock_id for lock in show_locks(db)] == [checked, in_transaction]
+
+
+def heartbeat_of(db: Database, txn_id: int) -> int:
+    with db.read() as conn:
+        return conn.execute(sa.select(TXNS.c.TXN_LAST_HEARTBEAT).where(TXNS.c.TXN_ID == txn_id)).scalar_one()
+
+
+def test_who_waits_for_a_lock_keeps_its_transaction_alive(db: Database) -> None:
+    ask(db, component(X))
+    waiter = begin(db)
+    lock_id = ask(db, component(X), txn_id=waiter).lock_id
+    with db.write() as conn:
+        conn.execute(TXNS.update().values(TXN_LAST_HEARTBEAT=1))
+    assert check(db, lock_id).state is LockState.WAITING
+    assert heartbeat_of(db, waiter) > 1
+
+
+def test_a_check_says_why_the_request_is_gone(db: Database) -> None:
+    aborted, committed = begin(db), begin(db)
+    first = ask(db, component(R), txn_id=aborted).lock_id
+    second = ask(db, component(R), txn_id=committed).lock_id
+    abort_transactions(db, [aborted], reason="abort by query command")
+    commit_transaction(db, committed)
+    with pytest.raises(TransactionAborted, match="abort by query command"):
+        check(db, first, txn_id=aborted)
+    with pytest.raises(NoSuchTransaction, match="committed already"):
+        check(db, second, txn_id=committed)
+
+
+def test_components_are_numbered_by_their_names_whatever_order_they_come_in(db: Database) -> None:
+    parts = [
+        component(R, "b"),
+        component(R, "a", "p=y"),
+        component(R, None),
+        component(R, "a", "p=x"),
+        component(R, "a"),
+    ]
+    ask(db, *parts)
+    ask(db, *reversed(parts))
+    shown = [[(lock.table, lock.partition) for lock in show_locks(db) if lock.lock_id == lock_id] for lock_id in (1, 2)]
+    assert shown[0] == shown[1] == [(None, None), ("a", None), ("a", "p=x"), ("a", "p=y"), ("b", None)]
+
+
+def test_of_several_in_the_way_the_one_that_allows_the_least_is_named(db: Database) -> None:
+    reader, overwriter = ask(db, component(R)), ask(db, component(E, partition="p=x"), txn_id=begin(db))
+    assert overwriter.state is LockState.WAITING
+    response = ask(db, component(E))
+    assert response.blocked_by is not None
+    assert response.blocked_by.lock_id == overwriter.lock_id
+    asked = next(lock for lock in show_locks(db) if lock.lock_id == response.lock_id)
+    assert asked.blocked_by == (overwriter.lock_id, 1)
+    commit_transaction(db, response.blocked_by.txn_id)
+    blocked_now = check(db, response.lock_id).blocked_by
+    assert blocked_now is not None
+    assert blocked_now.lock_id == reader.lock_id
+
+
+def test_an_acquired_lock_is_blocked_by_nobody(db: Database) -> None:
+    holder = begin(db)
+    ask(db, component(X), txn_id=holder)
+    waiting = ask(db, component(X))
+    commit_transaction(db, holder)
+    check(db, waiting.lock_id)
+    (lock,) = show_locks(db)
+    assert (lock.state, lock.blocked_by) == (LockState.ACQUIRED, None)
+    assert lock.acquired_at is not None
+
+
+def test_locks_are_shown_held_ones_first_and_the_weakest_of_them(db: Database) -> None:
+    for kind, table in ((E, "a"), (R, "a"), (R, "b"), (X, "b"), (W, "c")):
+        ask(db, component(kind, table))
+    assert [(lock.state.name, lock.type) for lock in show_locks(db)] == [
+        ("ACQUIRED", R),
+        ("ACQUIRED", W),
+        ("ACQUIRED", X),
+        ("ACQUIRED", E),
+        ("WAITING", R),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        (LockFilter(), {1, 2, 3, 4}),
+        (LockFilter(database="d"), {1, 2, 3}),
+        (LockFilter(database="d", table="t"), {2, 3}),
+        (LockFilter(database="d", table="t", partition="p=x"), {3}),
+        (LockFilter(txn_id=2), {2}),
+        (LockFilter(database="nowhere"), set()),
+    ],
+)
+def test_locks_are_filtered_by_place_and_transaction(db: Database, filters: LockFilter, found: set[int]) -> None:
+    ask(db, component(R, None))
+    ask(db, component(R, "t"))
+    ask(db, component(R, "t", "p=x"))
+    ask(db, LockComponent(database="other", table="t", type=R))
+    assert {lock.lock_id for lock in show_locks(db, filters)} == found
+
+
+def test_pauses_and_attempts_follow_the_settings(db: Database) -> None:
+    ask(db, component(X))
+    waiting = ask(db, component(X))
+    pauses: list[float] = []
+    patience = Patience.of(LockSettings(retries=5, longest_pause_s=0.5))
+    with pytest.raises(LockNotAcquired, match="6 attempts"):
+        wait_for(db, waiting.lock_id, sleep=pauses.append, patience=patience)
+    assert pauses == [0.1, 0.2, 0.4, 0.5, 0.5]
+
+
+def test_the_longest_wait_of_the_defaults_is_that_of_the_manual(db: Database) -> None:
+    ask(db, component(X))
+    waiting = ask(db, component(X))
+    pauses: list[float] = []
+    with pytest.raises(LockNotAcquired):
+        wait_for(db, waiting.lock_id, sleep=pauses.append, patience=Patience.of(LockSettings()))
+    # (100ms + 200ms + … + 51200ms + 60s + … + 60s), a hundred pauses, are 91m:42s:300ms
+    assert sum(pauses) == pytest.approx(91 * 60 + 42.3)
+
+
+def test_a_withdrawal_is_tried_again_when_the_database_fails(db: Database) -> None:
+    ask(db, component(X))
+    waiting = ask(db, component(X))
+    failures = [DatabaseUnavailable("gone"), DatabaseUnavailable("gone")]
+
+    def fail(_conn: object, _cursor: object, text: str, *_rest: object) -> None:
+        if failures and text.replace('"', "").replace("`", "").startswith("DELETE FROM HIVE_LOCKS"):
+            raise failures.pop()
+
+    sa.event.listen(db.engine, "before_cursor_execute", fail)
+    pauses: list[float] = []
+    with pytest.raises(LockNotAcquired):
+        wait_for(db, waiting.lock_id, sleep=pauses.append, patience=Patience(retries=0, unlock_retries=2))
+    assert pauses == [0.1, 0.2]
+    assert [lock.lock_id for lock in show_locks(db)] == [1]
+    failures.extend([DatabaseUnavailable("gone")] * 2)
+    waiting = ask(db, component(X))
+    with pytest.raises(DatabaseUnavailable):
+        wait_for(db, waiting.lock_id, sleep=pauses.append, patience=Patience(retries=0, unlock_retries=1))
