@@ -6,6 +6,7 @@ import sys
 from itertools import groupby
 
 from compactor.config import SettingDoc, describe_settings
+from compactor.hive_keys_without_meaning import WITHOUT_MEANING
 
 INTRODUCTION = """\
 # Settings
@@ -27,6 +28,9 @@ Hive keys of the same families that have no meaning here are named in a warning 
 """
 
 
+_WITHOUT_MEANING = "Keys of Hive's transaction manual that change nothing:"
+
+
 def settings_page() -> str:
     """The page as Markdown: a table for each section of compactor.toml."""
     parts = [INTRODUCTION]
@@ -34,6 +38,8 @@ def settings_page() -> str:
         parts.append(f"\n## {f'[{section}]' if section else 'General'}\n")
         parts.append("| Setting | Default | Variable | Hive's key | Meaning |\n| --- | --- | --- | --- | --- |")
         parts.extend(_row(doc) for doc in docs)
+    parts.append(f"\n## Without a meaning here\n\n{_WITHOUT_MEANING}\n\n| Hive's key | Why |\n| --- | --- |")
+    parts.extend(f"| `{key}` | {reason} |" for key, reason in WITHOUT_MEANING.items())
     return "\n".join(parts) + "\n"
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from compactor.config import Settings, describe_settings, load_settings
 from compactor.errors import ConfigError
+from compactor.hive_keys_without_meaning import WITHOUT_MEANING
 from compactor.hive_site import HIVE_KEYS, parse_duration, read_hive_site
 
 Load = Callable[..., Settings]
@@ -74,6 +75,20 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
         ("metastore.compactor.history.retention.succeeded", "9", "housekeeper.retention.succeeded", 9),
         ("hive.txn.timeout", "60", "txn.timeout_s", 60),
         ("metastore.txn.opentxn.timeout", "2000", "txn.open_timeout_s", 2),
+        ("hive.repl.txn.timeout", "3", "txn.repl_timeout_s", 3 * 86400),
+        ("hive.txn.max.open.batch", "7", "txn.max_open_batch", 7),
+        ("hive.max.open.txns", "5", "txn.max_open", 5),
+        ("hive.count.open.txns.interval", "3", "txn.count_open_interval_s", 3),
+        ("hive.txn.strict.locking.mode", "false", "txn.strict_locking", False),
+        ("hive.txn.xlock.iow", "false", "txn.xlock_iow", False),
+        ("hive.txn.xlock.write", "FALSE", "txn.xlock_write", False),
+        ("metastore.txn.use.minhistorylevel", "false", "txn.min_history_level", False),
+        ("metastore.txn.use.minhistorywriteid", "false", "txn.min_history_write_id", False),
+        ("hive.lock.numretries", "9", "lock.retries", 9),
+        ("hive.lock.sleep.between.retries", "30", "lock.longest_pause_s", 30),
+        ("hive.unlock.numretries", "3", "lock.unlock_retries", 3),
+        ("hive.timedout.txn.reaper.start", "100s", "housekeeper.start_s", 100),
+        ("metastore.acid.housekeeper.start", "60s", "housekeeper.start_s", 60),
         ("metastore.acidmetrics.check.interval", "5m", "metrics.interval_s", 300),
         ("metastore.acidmetrics.thread.on", "false", "metrics.on", False),
         ("metastore.deltametrics.max.cache.size", "3", "metrics.delta_metrics_cache", 3),
@@ -97,6 +112,39 @@ def test_the_metastore_spelling_wins_over_the_hive_spelling(load: Load) -> None:
     assert load(keys).worker.threads == 2
 
 
+KEYS_OF_THE_MANUAL = """
+hive.support.concurrency hive.enforce.bucketing hive.exec.dynamic.partition.mode hive.txn.manager
+hive.txn.strict.locking.mode hive.txn.timeout metastore.txn.timeout hive.txn.heartbeat.threadpool.size
+hive.timedout.txn.reaper.start hive.timedout.txn.reaper.interval hive.txn.max.open.batch metastore.txn.max.open.batch
+hive.max.open.txns metastore.max.open.txns hive.count.open.txns.interval metastore.count.open.txns.interval
+hive.txn.retryable.sqlex.regex metastore.txn.retryable.sqlex.regex hive.compaction.merge.enabled
+hive.compactor.initiator.duration.update.interval hive.compactor.initiator.on metastore.compactor.initiator.on
+hive.compactor.cleaner.duration.update.interval hive.compactor.cleaner.on metastore.compactor.cleaner.on
+hive.compactor.cleaner.threads.num hive.compactor.compact.insert.only hive.compactor.crud.query.based
+hive.compactor.gather.stats metastore.compactor.initiator.failed.retry.time
+metastore.compactor.long.running.initiator.threshold.warning metastore.compactor.long.running.initiator.threshold.error
+hive.compactor.worker.sleep.time hive.compactor.worker.max.sleep.time hive.compactor.worker.threads
+metastore.compactor.worker.threads hive.compactor.worker.timeout hive.compactor.cleaner.run.interval
+hive.compactor.check.interval hive.compactor.delta.num.threshold hive.compactor.delta.pct.threshold
+hive.compactor.abortedtxn.threshold hive.compactor.aborted.txn.time.threshold hive.compactor.max.num.delta
+hive.compactor.job.queue hive.compactor.request.queue hive.split.grouping.mode hive.txn.xlock.iow hive.txn.xlock.write
+metastore.acidmetrics.ext.on hive.compactor.history.retention.succeeded metastore.compactor.history.retention.succeeded
+hive.compactor.history.retention.failed metastore.compactor.history.retention.failed
+hive.compactor.history.retention.attempted metastore.compactor.history.retention.did.not.initiate
+hive.compactor.initiator.failed.compacts.threshold metastore.compactor.initiator.failed.compacts.threshold
+hive.compactor.history.reaper.interval metastore.acid.housekeeper.interval metastore.acidmetrics.check.interval
+metastore.acidmetrics.thread.on metastore.deltametrics.delta.num.threshold metastore.deltametrics.delta.pct.threshold
+metastore.deltametrics.max.cache.size metastore.deltametrics.obsolete.delta.num.threshold hive.lock.numretries
+hive.lock.sleep.between.retries
+"""
+
+
+@pytest.mark.parametrize("key", KEYS_OF_THE_MANUAL.split())
+def test_every_key_of_the_manual_is_honoured_or_has_a_reason_not_to_be(key: str) -> None:
+    honoured = {name for mapped in HIVE_KEYS for name in mapped.names}
+    assert (key in honoured) is not (key in WITHOUT_MEANING)
+
+
 def test_every_mapped_setting_exists() -> None:
     assert {key.setting for key in HIVE_KEYS} <= {doc.name for doc in describe_settings()}
 
@@ -106,14 +154,15 @@ def test_known_keys_without_a_meaning_here_are_listed_once_and_are_no_error(load
         {
             "hive.compactor.crud.query.based": "true",
             "hive.compaction.merge.enabled": "true",
-            "hive.max.open.txns": "5",
+            "hive.txn.heartbeat.threadpool.size": "5",
             "metastore.acidmetrics.ext.on": "true",
             "hive.exec.dynamic.partition.mode": "nonstrict",
         }
     )
     assert len(settings.warnings) == 1
     assert settings.warnings[0].endswith(
-        "hive.compaction.merge.enabled, hive.compactor.crud.query.based, metastore.acidmetrics.ext.on"
+        "hive.compaction.merge.enabled, hive.compactor.crud.query.based, hive.txn.heartbeat.threadpool.size, "
+        "metastore.acidmetrics.ext.on"
     )
 
 
