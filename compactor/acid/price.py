@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from compactor.acid.directory import DirectoryState, ListedFile, Listing
 from compactor.acid.layout import Delta, parse_bucket, parse_directory
 from compactor.acid.planning import CompactionPlan, Depth, FileFacts, ItemKind, PlanItem
+from compactor.acid.rebalance import RebalancePlan, shares
 from compactor.acid.stripes import StripeUse
 
 OPEN_BYTES = 4 << 20
@@ -130,6 +131,38 @@ def price(plan: CompactionPlan, state: DirectoryState, listing: Listing, facts: 
             directories=directories + len(plan.directories),
             compacted_work=compacted,
         ),
+    )
+
+
+def price_of_rebalance(
+    plan: RebalancePlan, state: DirectoryState, listing: Listing, facts: Mapping[str, FileFacts]
+) -> Price:
+    """The price of a rebalance that was planned from `state`; facts as for `price`.
+
+    Copied are the stripes that may keep their bytes under other row ids. The few that a bucket's border or a delete
+    falls into are encoded after all: which they are is known when the row ids are read. An order encodes all rows.
+    """
+    files = _files(state, listing, facts)
+    stripes = [(n, at, s.size) for n, f in enumerate(plan.files) for at, s in enumerate(facts[f.path].stripes)]
+    moved = [size for n, at, size in stripes if not plan.order_by and (n, at) in plan.movable]
+    events = sum(d.rows for bucket in plan.sources for d in bucket.deletes)
+    size, live = _without([f for f in files.values() if not f.deletes], events)
+    outputs = [
+        _File(bucket=bucket, size=size * (stop - first) // max(live or 0, 1), rows=stop - first, deletes=False)
+        for bucket, (first, stop) in enumerate(shares(live or 0, plan.buckets))
+    ]
+    compacted = _compacted_work(files.values())
+    return Price(
+        bytes_copied=sum(moved),
+        bytes_encoded=sum(size for _, _, size in stripes) - sum(moved),
+        stripes_copied=len(moved),
+        stripes_decoded=len(stripes) - len(moved),
+        stripes_coalesced=0,
+        rows_in=plan.rows_in,
+        delete_events=events,
+        tasks=len(outputs),
+        before=_scan(files.values(), directories=_directories(state), compacted_work=compacted),
+        after=_scan(outputs, directories=1, compacted_work=compacted),
     )
 
 

@@ -105,6 +105,10 @@ class RebalancePlan:
         return None if self.template is None else self.files[self.template]
 
     @property
+    def directories(self) -> tuple[str, ...]:
+        return (self.directory,)
+
+    @property
     def files_in(self) -> int:
         return len({f.path for b in self.sources for f in (*b.sources, *b.deletes)})
 

@@ -13,7 +13,6 @@ import typer
 from rich.console import Console
 
 from compactor.acid.partition_name import partition_values
-from compactor.acid.planning import Depth
 from compactor.cli import plan, show, trigger
 from compactor.cli.daemon import Mode, Role, run_roles
 from compactor.cli.installation import VERSION, Installation, Options
@@ -128,6 +127,13 @@ _role_command(Role.CLEANER, "Remove what compactions replaced, once no reader ne
 _role_command(Role.HOUSEKEEPER, "Time out dead transactions and keep the metastore's tables short.")
 
 
+def _kind(name: str) -> CompactionType:
+    kinds = {k.name.lower(): k for k in (CompactionType.MINOR, CompactionType.MAJOR, CompactionType.REBALANCE)}
+    if name not in kinds:
+        raise UsageError(f"--type {name!r} is none of {', '.join(kinds)}")
+    return kinds[name]
+
+
 @app.command("compact")
 def compact_command(
     table: Annotated[str, typer.Argument(metavar="DB.TABLE")],
@@ -146,12 +152,9 @@ def compact_command(
     assign: Assign = None,
 ) -> None:
     """Ask for a compaction of a table or partition."""
-    kinds = {k.name.lower(): k for k in (CompactionType.MINOR, CompactionType.MAJOR, CompactionType.REBALANCE)}
-    if kind not in kinds:
-        raise UsageError(f"--type {kind!r} is none of {', '.join(kinds)}")
     wish = Wish(
         table=TableName.parse(table),
-        type=kinds[kind],
+        type=_kind(kind),
         partition=partition_values(partition) if partition else {},
         pool=pool,
         buckets=buckets,
@@ -185,18 +188,22 @@ def sql_command(
 @app.command("plan")
 def plan_command(
     name: Annotated[str, typer.Argument(metavar="DB.TABLE[/PARTITION]")],
-    kind: Annotated[str | None, typer.Option("--type", help="Only this one: minor or major.")] = None,
+    kind: Annotated[str | None, typer.Option("--type", metavar="minor|major|rebalance", help="Only this one.")] = None,
+    buckets: Annotated[int | None, typer.Option(help="Rebalance: how many; default: as many as there are.")] = None,
+    order_by: Annotated[
+        str | None, typer.Option(metavar='"a DESC, b"', help="Rebalance: order all rows by these columns.")
+    ] = None,
     as_json: AsJson = False,
     config: Config = None,
     hive_site: HiveSite = None,
     assign: Assign = None,
 ) -> None:
-    """Show what a minor and a major compaction would cost and bring, and which one the rules choose."""
-    if kind is not None and kind not in {"minor", "major"}:
-        raise UsageError(f"--type {kind!r} is none of minor, major")
+    """Show what a minor and a major compaction, or a rebalance, would cost and bring, and what the rules choose."""
+    if kind != "rebalance" and (buckets is not None or order_by is not None):
+        raise UsageError("--buckets and --order-by are for --type rebalance")
+    wish = None if kind is None else plan.PlanWish(type=_kind(kind), buckets=buckets, order_by=order_by)
     installation = _installation(config, hive_site, assign)
-    depth = None if kind is None else Depth(kind)
-    raise typer.Exit(plan.show_plan(installation, _console(), name, depth=depth, as_json=as_json))
+    raise typer.Exit(plan.show_plan(installation, _console(), name, wish=wish, as_json=as_json))
 
 
 @show_app.command("compactions")

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 from rich.console import Console
@@ -113,7 +114,7 @@ def duties_of(
                 metrics=metrics,
                 host=installation.host,
                 version=VERSION,
-                prices_of=prices_of,
+                prices_of=partial(prices_of, worker=settings.worker),
             )
             yield Duty(role=role, interval_s=settings.initiator.interval_s, cycle=initiator.run_once)
         case Role.WORKER:

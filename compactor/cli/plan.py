@@ -1,4 +1,4 @@
-"""`compactor plan`: what a minor and a major compaction would cost and bring now, and which one the rules choose."""
+"""`compactor plan`: what compactions would cost and bring now, and which one the rules choose."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from compactor.metastore import catalog, snapshots, writeids
 from compactor.metastore.calibration import job_costs, known_rates
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import CompactionType
-from compactor.service.offers import DEPTHS, Offer, offers
+from compactor.service.offers import DEPTHS, Offer, offers, rebalance_offer
 from compactor.service.targets import compaction_target, why_never_compacted
 from compactor.settings import InitiatorSettings
 from initiator.choose import Opinions, choose
@@ -37,6 +37,15 @@ _RULES = {
     "trino": "Trino needs",
     "initiator": "With these settings the initiator asks for",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanWish:
+    """Which compaction to plan. buckets, order_by: of a rebalance, as in `Wish`."""
+
+    type: CompactionType
+    buckets: int | None = None
+    order_by: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +91,12 @@ class _PlanRow:
     after: _Reading | None = None
 
     @classmethod
-    def of(cls, depth: Depth, made: Offer | Refusal, rates: Rates, cores: int) -> _PlanRow:
+    def of(cls, name: str, made: Offer | Refusal, rates: Rates, cores: int) -> _PlanRow:
         if isinstance(made, Refusal):
-            return cls(compaction=depth.value, verdict=f"refused: {made.reason}")
+            return cls(compaction=name, verdict=f"refused: {made.reason}")
         price = made.price
         return cls(
-            compaction=depth.value,
+            compaction=name,
             verdict="worth doing",
             files_in=made.plan.files_in,
             bytes_in=made.plan.bytes_in,
@@ -128,16 +137,16 @@ class _Look:
 
 
 def show_plan(
-    installation: Installation, console: Console, name: str, *, depth: Depth | None = None, as_json: bool
+    installation: Installation, console: Console, name: str, *, wish: PlanWish | None = None, as_json: bool
 ) -> int:
-    """What a minor and a major compaction would do now. depth: only this one."""
+    """What a minor and a major compaction would do now. wish: only this one; a rebalance is shown only then."""
     text, _, partition = name.partition("/")
     found, partition_name = _find(installation, TableName.parse(text), partition or None)
     target = compaction_target(installation.db, found, partition_name, worker=installation.settings.worker)
     txns = snapshots.valid_txn_list(installation.db)
     ids = writeids.valid_write_ids(installation.db, found.name, txns).for_compaction()
-    look = _look(installation, found, partition_name, target, Snapshot(txns=txns, write_ids=ids))
-    rows = [row for row in look.rows if depth is None or row.compaction == depth.value]
+    look = _look(installation, found, partition_name, target, Snapshot(txns=txns, write_ids=ids), wish)
+    rows = [row for row in look.rows if wish is None or row.compaction == wish.type.name.lower()]
     if as_json:
         about = {"object": target.name, "location": target.location, "now": look.now}
         print_json(console, about | {"plans": rows, "choices": look.choices})
@@ -167,20 +176,34 @@ def _look(
     partition: str | None,
     target: CompactionTarget,
     snapshot: Snapshot,
+    wish: PlanWish | None,
 ) -> _Look:
     rates, cores = known_rates(installation.db), _cores(installation)
     reasons = {d: why_never_compacted(found, _TYPES[d], partition) for d in DEPTHS}
     never = {d: Refusal(reason=reason, leftovers=False) for d, reason in reasons.items() if reason}
     made: Mapping[Depth, Offer | Refusal] = never
     now, choices = None, {}
+    rows: list[_PlanRow] = []
+    if wish is not None and wish.type is CompactionType.REBALANCE:
+        offered_rebalance = _rebalance(found, partition, target, snapshot, wish)
+        rows.append(_PlanRow.of("rebalance", offered_rebalance, rates, cores))
     if len(never) < len(DEPTHS):
         # Elsewhere there may lie files that cannot be surveyed at all.
         surveyed = survey(target, snapshot)
         offered = offers(target, surveyed, snapshot)
         now, made = _Reading.of(offered.scan), {**offered.of, **never}
         choices = _choices(installation.settings.initiator, found, surveyed, offered.prices, rates)
-    rows = tuple(_PlanRow.of(d, made[d], rates, cores) for d in DEPTHS)
-    return _Look(now=now, rows=rows, choices=choices, cores=cores, rates=rates)
+    rows += (_PlanRow.of(d.value, made[d], rates, cores) for d in DEPTHS)
+    return _Look(now=now, rows=tuple(rows), choices=choices, cores=cores, rates=rates)
+
+
+def _rebalance(
+    found: catalog.Table, partition: str | None, target: CompactionTarget, snapshot: Snapshot, wish: PlanWish
+) -> Offer | Refusal:
+    if never := why_never_compacted(found, CompactionType.REBALANCE, partition):
+        return Refusal(reason=never, leftovers=False)
+    surveyed = survey(target, snapshot)
+    return rebalance_offer(target, surveyed, snapshot, buckets=wish.buckets, order_by=wish.order_by)
 
 
 def _choices(

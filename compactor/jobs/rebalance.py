@@ -33,7 +33,7 @@ from compactor.acid.layout import (
     encode_bucket,
     is_hidden,
 )
-from compactor.acid.planning import Depth, Refusal, files_of
+from compactor.acid.planning import Depth, FileFacts, Refusal
 from compactor.acid.rebalance import (
     Pieces,
     Place,
@@ -58,13 +58,12 @@ from compactor.jobs.carried import Rewrite, Sort, holds_unions, sort_carried
 from compactor.jobs.compaction import Progress, engine_errors
 from compactor.jobs.execution import Failure
 from compactor.jobs.jvm import JvmOrcTask, rewrite_orc
-from compactor.jobs.planner import CompactionTarget, Survey
+from compactor.jobs.planner import CompactionTarget, Survey, read_facts
 from compactor.jobs.resources import enter_pool, with_resources
 from compactor.jobs.row_sort import remove_parts, sort_rows
 from compactor.jobs.session import SparkSessions
 from compactor.jobs.spark_wish import NO_WISH, SparkWish
 from compactor.orc import orc_proto_pb2 as pb
-from compactor.orc.facts import orc_facts
 from compactor.orc.reader import OrcSource
 from compactor.orc.rebalance import BucketTask, Scan, ScanTask, output_template, scan, write_bucket
 from compactor.orc.rewrite import ItemResult
@@ -142,12 +141,13 @@ def plan_rebalance(
     order_by: str | None,
     txn_id: int,
     compression: int = pb.ZLIB,
+    facts: Mapping[str, FileFacts] | None = None,
 ) -> RebalancePlan | Refusal:
     """What a rebalance would do, or why there is none; nothing is read but the tails of the files.
 
     buckets: None takes as many as there are bucket ids in the current files. order_by: as CQ_ORDER_BY has it.
-    compression: codec (ORC CompressionKind) of the output. Raises UsageError for columns that do not exist,
-    UnsupportedData for files that cannot be joined, CorruptFile.
+    compression: codec (ORC CompressionKind) of the output. facts: of every file, when they are there already. Raises
+    UsageError for columns that do not exist, UnsupportedData for files that cannot be joined, CorruptFile.
     """
     check_buckets(buckets)
     never = why_never_rebalanced(full_acid=target.full_acid, bucketed=target.bucketed)
@@ -164,8 +164,8 @@ def plan_rebalance(
         return Refusal(reason=reason, leftovers=leftovers)
     keys, table_type = parse_order_by(order_by), struct_of(target.columns)
     check_order(keys, table_type)
-    read = files_of(Depth.MAJOR, state, listing)
-    facts = {f.path: orc_facts(surveyed.fs, f"{surveyed.root}/{f.path}") for f in read}
+    if facts is None:
+        facts = read_facts(target, surveyed, Depth.MAJOR)
     sources = source_buckets(state, listing, facts)
     files = [file for bucket in sources for file in bucket.sources]
     row_type = output_type([facts[f.path] for f in files], table_type)

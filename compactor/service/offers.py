@@ -1,4 +1,4 @@
-"""What a minor and a major compaction of a place would do now, with their prices; nothing is touched.
+"""What the compactions of a place would do now, with their prices; nothing is touched.
 
 `compactor plan` shows it, and an initiator with `choose = cost` decides by it.
 """
@@ -10,12 +10,15 @@ from dataclasses import dataclass
 
 from compactor.acid.directory import Snapshot
 from compactor.acid.planning import CompactionPlan, Depth, FileFacts, Refusal
-from compactor.acid.price import Price, Scan, price, scan_of
+from compactor.acid.price import Price, Scan, price, price_of_rebalance, scan_of
+from compactor.acid.rebalance import RebalancePlan
 from compactor.jobs.planner import CompactionTarget, Survey, plan, read_facts, survey
+from compactor.jobs.rebalance import plan_rebalance
 from compactor.metastore.catalog import Table
 from compactor.metastore.compaction import CompactionType
 from compactor.metastore.database import Database
 from compactor.service.targets import compaction_target, why_never_compacted
+from compactor.settings import WorkerSettings
 
 DEPTHS = (Depth.MINOR, Depth.MAJOR)
 
@@ -24,7 +27,7 @@ DEPTHS = (Depth.MINOR, Depth.MAJOR)
 class Offer:
     """A compaction that is worth doing."""
 
-    plan: CompactionPlan
+    plan: CompactionPlan | RebalancePlan
     price: Price
 
 
@@ -50,11 +53,16 @@ def offers(target: CompactionTarget, surveyed: Survey, snapshot: Snapshot) -> Of
     return Offers(scan=scan_of(surveyed.state, surveyed.listing, facts), of=made)
 
 
-def prices_of(db: Database, table: Table, partition: str | None, snapshot: Snapshot) -> dict[Depth, Price]:
-    """What the initiator asks: prices of what is worth doing; empty for what is never compacted."""
+def prices_of(
+    db: Database, table: Table, partition: str | None, snapshot: Snapshot, *, worker: WorkerSettings | None = None
+) -> dict[Depth, Price]:
+    """What the initiator asks: prices of what is worth doing; empty for what is never compacted.
+
+    worker: how the worker would write it; None: the defaults.
+    """
     if any(why_never_compacted(table, kind, partition) for kind in (CompactionType.MINOR, CompactionType.MAJOR)):
         return {}
-    target = compaction_target(db, table, partition)
+    target = compaction_target(db, table, partition, worker=worker)
     return offers(target, survey(target, snapshot), snapshot).prices
 
 
@@ -73,3 +81,23 @@ def offer(
     if isinstance(made, Refusal):
         return made
     return Offer(plan=made, price=price(made, surveyed.state, surveyed.listing, known))
+
+
+def rebalance_offer(
+    target: CompactionTarget, surveyed: Survey, snapshot: Snapshot, *, buckets: int | None, order_by: str | None
+) -> Offer | Refusal:
+    """What a rebalance would do; arguments and errors as of `plan_rebalance`."""
+    facts = read_facts(target, surveyed, Depth.MAJOR)
+    made = plan_rebalance(
+        target,
+        surveyed,
+        snapshot,
+        buckets=buckets,
+        order_by=order_by,
+        txn_id=snapshot.txns.high_water + 1,
+        compression=target.codec,
+        facts=facts,
+    )
+    if isinstance(made, Refusal):
+        return made
+    return Offer(plan=made, price=price_of_rebalance(made, surveyed.state, surveyed.listing, facts))

@@ -277,7 +277,33 @@ def test_a_plan_of_one_type_shows_that_one_only(world: World, run: Run) -> None:
     shown = run("plan", "default.orders", "--type", "major").out
     assert "major: worth doing, writes base_" in shown
     assert "minor: " not in shown
-    assert run("plan", "default.orders", "--type", "rebalance").code == USAGE
+    assert run("plan", "default.orders", "--type", "smaller").code == USAGE
+    assert run("plan", "default.orders", "--type", "major", "--buckets", "3").code == USAGE
+
+
+def test_a_rebalance_is_planned_when_it_is_asked_for(world: World, run: Run) -> None:
+    scattered(world)
+    (made,) = run("plan", "default.orders", "--type", "rebalance", "--buckets", "3", "--json").json["plans"]
+    assert (made["compaction"], made["verdict"]) == ("rebalance", "worth doing")
+    assert (made["files_in"], made["rows_in"], made["delete_events"]) == (13, 120, 12)
+    assert made["bytes_copied"] + made["bytes_encoded"] > 0
+    assert (made["after"]["files"], made["after"]["delete_events"], made["after"]["directories"]) == (3, 0, 1)
+    assert made["output"][0].startswith("base_0000013_v")
+    shown = run("plan", "default.orders", "--type", "rebalance", "--order-by", "item DESC").out
+    assert "rebalance: worth doing, writes base_0000013_v" in shown
+    assert "minor: " not in shown
+    unknown = run("plan", "default.orders", "--type", "rebalance", "--order-by", "nosuch")
+    assert unknown.code == USAGE
+    assert "nosuch" in unknown.err
+
+
+def test_a_planned_rebalance_of_a_bucketed_table_says_what_the_worker_says(world: World, run: Run) -> None:
+    world.create_table(buckets=2)
+    world.fill()
+    (made,) = run("plan", "default.orders", "--type", "rebalance", "--json").json["plans"]
+    assert made["verdict"].startswith("refused: default.orders: bucketed tables")
+    world.request(CompactionType.REBALANCE)
+    assert made["verdict"] == f"refused: {world.worker().run_once().reason}"
 
 
 def test_a_plan_that_is_refused_says_why_and_still_shows_what_a_scan_reads(world: World, run: Run) -> None:
