@@ -1,0 +1,72 @@
+"""ALTER TABLE … SET TBLPROPERTIES ('transactional'='true'): an ordinary table becomes a transactional one.
+
+1. Take an EXCLUSIVE lock: nobody reads or writes the table meanwhile.
+2. Every file must be one that the ACID readers take for an original file; otherwise nothing is changed.
+3. With files there, let the table's write ids begin at 10000001: the old rows count as written before by write id 0,
+   and whatever was given to the table by name before stays below.
+4. Set the properties; from now on the old files are the table's originals, until the first major compaction.
+
+A crash between 3 and 4 leaves an ordinary table with a seed, which the next attempt finds.
+Sources: Hive `TransactionalValidationListener`, `HiveStrictManagedMigration`, `TxnHandler.seedWriteId`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from compactor.acid.layout import is_hidden, parse_bucket, parse_directory
+from compactor.errors import AlreadyExists, UnparsableName, UsageError
+from compactor.metastore.catalog import Table, TableName, get_table, list_partitions
+from compactor.metastore.catalog_write import ORC_INPUT_FORMAT, set_table_parameters
+from compactor.metastore.writeids import seed_write_id
+from compactor.table.locking import Statement, Writer, locked_ordinary_table
+
+
+def make_transactional(writer: Writer, name: TableName, *, insert_only: bool = False) -> Table:
+    """Convert an ordinary managed table; the table as it is then.
+
+    UsageError when it cannot become transactional: transactional already, sorted, not ORC (unless insert_only), or
+    with files that have no names of data files. LockNotAcquired, StorageError.
+    """
+    with locked_ordinary_table(writer, name, Statement.OVERWRITE):
+        table = get_table(writer.db, name)
+        if table.sort_columns:
+            raise UsageError(f"table {name} is sorted (SORTED BY): Hive does not make such a table transactional")
+        partitions = list_partitions(writer.db, name) if table.is_partitioned else []
+        formats = {table.input_format, *(partition.input_format for partition in partitions)}
+        if not insert_only and formats != {ORC_INPUT_FORMAT}:
+            raise UsageError(f"table {name} is not stored as ORC", hint="insert_only=True allows other formats")
+        # every location is looked at before anything is changed
+        places = [p.location for p in partitions] if table.is_partitioned else [table.location]
+        holds_data = [_is_data(writer, location) for location in places if location is not None]
+        if any(holds_data):
+            # there already: an earlier attempt broke off after it
+            with suppress(AlreadyExists):
+                seed_write_id(writer.db, name)
+        kind = "insert_only" if insert_only else "default"
+        set_table_parameters(writer.db, name, {"transactional": "true", "transactional_properties": kind})
+    return get_table(writer.db, name)
+
+
+def _is_data(writer: Writer, location: str) -> bool:
+    """Does the location hold data files? UsageError when one of them would get lost, or mean something else."""
+    fs, root = writer.filesystem_of(location)
+    found = False
+    for file in fs.listing(root).files:
+        *folders, last = file.path.split("/")
+        if any(map(is_hidden, (*folders, last))):
+            continue
+        if parse_bucket(last) is None or any(map(_is_acid, folders)):
+            raise UsageError(
+                f"{location}/{file.path} is no file that Hive would have written",
+                hint="INSERT OVERWRITE the table from itself with Hive, which names its files anew",
+            )
+        found = True
+    return found
+
+
+def _is_acid(folder: str) -> bool:
+    try:
+        return parse_directory(folder) is not None
+    except UnparsableName:
+        return True
