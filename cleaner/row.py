@@ -103,7 +103,7 @@ def clean_row(db: Database, filesystem_of: FilesystemOf, compaction: Compaction,
 
 def _clean(db: Database, filesystem_of: FilesystemOf, compaction: Compaction) -> RowOutcome:
     if location := compaction.properties.get(LOCATION_PROPERTY):
-        return _refuse(db, compaction, f"Hive dropped the object and left its files at {location}: remove them by hand")
+        return _end_soft_delete(db, compaction, location)
     target = find_target(db, compaction.table, compaction.partition)
     if target is None or target.location is None:
         mark_cleaned(db, compaction, uncompacted_aborts=False)
@@ -171,6 +171,18 @@ def _discard(db: Database, filesystem_of: FilesystemOf, compaction: Compaction, 
     reason = f"the compaction's transaction {txn_id} is aborted: its output was removed, the table is as before"
     fail_ready(db, compaction, reason)
     return RowOutcome(compaction=compaction, verdict=Verdict.FAILED, removed=removed, reason=reason)
+
+
+def _end_soft_delete(db: Database, compaction: Compaction, location: str) -> RowOutcome:
+    """DROP with lockless reads left the files to the cleaner, if its transaction committed (`metastore.soft_delete`).
+
+    What lies there is no longer in the catalogue, so nothing says any more which of it belonged to the object.
+    """
+    if compaction.txn_id is not None and transaction_state(db, compaction.txn_id) is TxnState.ABORTED:
+        reason = f"the DROP, transaction {compaction.txn_id}, is aborted: the object and its files stay"
+        fail_ready(db, compaction, reason)
+        return RowOutcome(compaction=compaction, verdict=Verdict.FAILED, reason=reason)
+    return _refuse(db, compaction, f"Hive dropped the object and left its files at {location}: remove them by hand")
 
 
 def _hold(holder: HeldBy, removed: Removed | None = None) -> RowOutcome:

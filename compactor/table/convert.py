@@ -2,8 +2,7 @@
 
 1. Take an EXCLUSIVE lock: nobody reads or writes the table meanwhile.
 2. Every file must be one that the ACID readers take for an original file; otherwise nothing is changed.
-3. With files there, let the table's write ids begin at 10000001: the old rows count as written before by write id 0,
-   and whatever was given to the table by name before stays below.
+3. With files there, let the table's write ids begin at 10000001: the old rows count as written before all others.
 4. Set the properties; from now on the old files are the table's originals, until the first major compaction.
 
 A crash between 3 and 4 leaves an ordinary table with a seed, which the next attempt finds.

@@ -5,10 +5,11 @@ import sqlalchemy as sa
 from cleaner.housekeeper import HouseKeeper
 from compactor.metastore.compaction import CompactionState, CompactionType
 from compactor.metastore.history import record_not_initiated
-from compactor.metastore.locks import show_locks
+from compactor.metastore.locks import LockComponent, LockRequest, LockType, acquire, show_locks
 from compactor.metastore.mutex import MutexKey, mutex
 from compactor.metastore.schema import TXNS
-from compactor.metastore.txns import TxnState, heartbeat, open_transactions, transaction_state
+from compactor.metastore.txns import TxnState, TxnType, heartbeat, open_transactions, transaction_state
+from compactor.settings import Settings, TxnSettings
 from tests.roles.world import World
 
 MINUTE_MS = 60_000
@@ -81,6 +82,36 @@ def test_the_history_of_an_object_is_shortened_to_the_retention(world: World) ->
         record_not_initiated(world.db, table, None, CompactionType.MINOR, f"reason {number}")
     assert keeper(world).run_once().history == 3
     assert [row.error_message for row in world.rows()] == ["reason 3", "reason 4"]
+
+
+def test_transactions_that_wait_for_each_other_are_separated(world: World) -> None:
+    one, two = open_transactions(world.db, count=2, user="hive", host="hs2")
+    for txn_id, table in ((one, "a"), (two, "b"), (one, "b"), (two, "a")):
+        component = LockComponent(database="default", table=table, type=LockType.EXCLUSIVE)
+        acquire(world.db, LockRequest(txn_id=txn_id, components=[component], user="hive", host="hs2"))
+    result = keeper(world).run_once()
+    assert result.deadlocked == (two,)
+    assert result.did_anything
+    assert "ended 1 deadlocks" in result.describe()
+    assert transaction_state(world.db, one) is TxnState.OPEN
+    assert transaction_state(world.db, two) is TxnState.ABORTED
+
+
+def test_a_replayed_transaction_has_a_time_out_of_its_own(world: World) -> None:
+    (replayed,) = open_transactions(world.db, user="hive", host="hs2")
+    with world.db.write() as conn:
+        conn.execute(TXNS.update().where(TXNS.c.TXN_ID == replayed).values(TXN_TYPE=int(TxnType.REPL_CREATED)))
+    world.age([replayed], by_ms=60 * MINUTE_MS)
+    assert keeper(world).run_once().timed_out_transactions == ()
+    settings = Settings(txn=TxnSettings(repl_timeout_s=1800))
+    impatient = HouseKeeper(world.db, settings, world.metrics)
+    assert impatient.run_once().timed_out_transactions == (replayed,)
+
+
+def test_a_flood_of_silent_transactions_is_ended_in_one_round(world: World) -> None:
+    silent = [i for _ in range(3) for i in open_transactions(world.db, count=700, user="u", host="h")]
+    world.age(silent, by_ms=6 * MINUTE_MS)
+    assert keeper(world).run_once().timed_out_transactions == tuple(silent)
 
 
 def test_a_quiet_installation_leaves_nothing_to_do(world: World) -> None:

@@ -136,3 +136,13 @@ def test_a_compaction_counts_as_stuck_only_when_its_claim_has_timed_out(world: W
     (initiator,) = duties_of(installation, Role.INITIATOR, StopRequest(), lambda *_: None)
     assert status_after(initiator, 9 * HOUR_S, installation).stale
     installation.close()
+
+
+def test_the_housekeeper_begins_when_its_settings_say(world: World) -> None:
+    installation = Installation(
+        Options(config=None, hive_site=None, assignments=("housekeeper.start_s=90", "txn.max_open=7")), {}
+    )
+    (housekeeper,) = duties_of(installation, Role.HOUSEKEEPER, StopRequest(), lambda *_: None)
+    assert housekeeper.first_after_s == 90
+    assert installation.open_rules is installation.open_rules, "all threads share one limit"
+    installation.close()

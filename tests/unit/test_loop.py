@@ -87,6 +87,17 @@ def test_cycles_run_at_once_and_then_every_interval(metrics: Metrics, running: R
     assert hourly.runs == 1
 
 
+def test_the_first_cycle_may_be_put_off_and_is_not_late_meanwhile(metrics: Metrics, running: Running) -> None:
+    loop = Loop(metrics=metrics)
+    late, often = Counter(), Counter()
+    loop.every(TICK_S, "late", late, first_after_s=3600)
+    loop.every(TICK_S, "often", often)
+    with running(loop):
+        often.wait_for_more(3)
+    assert late.runs == 0
+    assert [status.age_s < 0 for status in loop.status()] == [True, False]
+
+
 def test_a_cycle_never_runs_twice_at_the_same_time(metrics: Metrics, running: Running) -> None:
     release = threading.Event()
 
