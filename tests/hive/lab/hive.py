@@ -77,7 +77,7 @@ class Hive:
         (root / "conf" / "log4j2.properties").write_text(_LOGGING)
         self._configure()
         self._metastore = self._start_metastore()
-        self._server = self._start_server()
+        self._server: Process | None = None
 
     @property
     def site(self) -> Path:
@@ -89,6 +89,9 @@ class Hive:
         return self.root / "warehouse"
 
     def connect(self) -> HiveSession:
+        """A session with HiveServer2, which starts with the first one."""
+        if self._server is None:
+            self._server = self._start_server()
         return HiveSession(self.server_port)
 
     def playing(self, roles: Roles) -> None:
@@ -110,7 +113,8 @@ class Hive:
 
     def stop(self) -> None:
         for server in (self._server, self._metastore):
-            server.stop()
+            if server is not None:
+                server.stop()
 
     def _fill_database(self, tarball: Path) -> None:
         """Hive's tables by Hive's own script, and in them the tables of `tests/fixtures/hive-4.0.1`, as database fx.
@@ -182,6 +186,8 @@ class Hive:
             "hive.compactor.cleaner.on": str(roles.cleaner).lower(),
             "hive.compactor.worker.threads": str(int(roles.worker)),
             "hive.metastore.runworker.in": "metastore",
+            # Long enough for a busy machine; a killed worker holds its table up for no longer.
+            "hive.txn.timeout": "40s",
             "hive.compactor.check.interval": "2s",
             "hive.compactor.cleaner.run.interval": "500ms",
             "hive.compactor.worker.sleep.time": "500ms",
