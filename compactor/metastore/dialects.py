@@ -58,6 +58,10 @@ class Dialect(ABC):
     def lock_table(self, table: sa.Table, *, shared: bool) -> sa.Executable:
         """Hive's lock on a one-row table; waits, and holds until the transaction ends."""
 
+    def follow_ids(self, table: sa.Table, column: str) -> sa.Executable | None:
+        """What lets generated ids go on after one that was inserted; None where they do so by themselves."""
+        return None
+
     @abstractmethod
     def alone(self, conn: sa.Connection, what: str) -> AbstractContextManager[None]:
         """One at a time, whoever does `what` on the same database; waits its turn."""
@@ -172,6 +176,11 @@ class Postgresql(Dialect):
     def lock_table(self, table: sa.Table, *, shared: bool) -> sa.Executable:
         # a row lock would not keep Hive out: SHARE and EXCLUSIVE are locks on the table
         return sa.text(f'LOCK TABLE "{table.name}" IN {"SHARE" if shared else "EXCLUSIVE"} MODE')
+
+    def follow_ids(self, table: sa.Table, column: str) -> sa.Executable | None:
+        # Hive's column is a bigserial and ours an identity: both have a sequence
+        sequence = sa.func.pg_get_serial_sequence(f'"{table.name}"', column)
+        return sa.select(sa.func.setval(sequence, sa.select(sa.func.max(table.c[column])).scalar_subquery()))
 
     def alone(self, conn: sa.Connection, what: str) -> AbstractContextManager[None]:
         # lock_timeout bounds it, and the end of the transaction ends it
@@ -298,6 +307,13 @@ URL_HINT = (
 def lock_table(conn: sa.Connection, table: sa.Table, *, shared: bool = False) -> None:
     """Take Hive's lock on a one-row table (`DatabaseProduct.lockTable`); it goes with the transaction."""
     conn.execute(dialect_of(conn).lock_table(table, shared=shared))
+
+
+def follow_ids(conn: sa.Connection, table: sa.Table, column: str) -> None:
+    """Let generated ids go on after the largest one that is in the table."""
+    statement = dialect_of(conn).follow_ids(table, column)
+    if statement is not None:
+        conn.execute(statement)
 
 
 def alone(conn: sa.Connection, what: str) -> AbstractContextManager[None]:

@@ -1,4 +1,6 @@
-"""ALTER TABLE … SET TBLPROPERTIES ('transactional'='true'): an ordinary table becomes a transactional one.
+"""Tables that begin with files: ordinary ones that become transactional, and ACID directories of another metastore.
+
+`make_transactional` is ALTER TABLE … SET TBLPROPERTIES ('transactional'='true'):
 
 1. Take an EXCLUSIVE lock: nobody reads or writes the table meanwhile.
 2. Every file must be one that the ACID readers take for an original file; otherwise nothing is changed.
@@ -6,17 +8,21 @@
 4. Set the properties; from now on the old files are the table's originals, until the first major compaction.
 
 A crash between 3 and 4 leaves an ordinary table with a seed, which the next attempt finds.
-Sources: Hive `TransactionalValidationListener`, `HiveStrictManagedMigration`, `TxnHandler.seedWriteId`.
+
+`adopt_directories` is what MSCK REPAIR does for a transactional table over directories that were copied here: write
+ids and transaction ids go on above those in their names.
+Sources: Hive `TransactionalValidationListener`, `TxnHandler.seedWriteId`, `Msck.validateAndAddMaxTxnIdAndWriteId`.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 
-from compactor.acid.layout import is_hidden, parse_bucket, parse_directory
+from compactor.acid.layout import Base, is_hidden, parse_bucket, parse_directory
 from compactor.errors import AlreadyExists, UnparsableName, UsageError
 from compactor.metastore.catalog import Table, TableName, get_table, list_partitions
 from compactor.metastore.catalog_write import ORC_INPUT_FORMAT, set_table_parameters
+from compactor.metastore.seeding import ensure_txn_ids_above
 from compactor.metastore.writeids import seed_write_id
 from compactor.table.locking import Statement, Writer, locked_ordinary_table
 
@@ -45,6 +51,32 @@ def make_transactional(writer: Writer, name: TableName, *, insert_only: bool = F
         kind = "insert_only" if insert_only else "default"
         set_table_parameters(writer.db, name, {"transactional": "true", "transactional_properties": kind})
     return get_table(writer.db, name)
+
+
+def adopt_directories(writer: Writer, name: TableName) -> None:
+    """Let a transactional table that was never written here go on after the ACID directories at its location.
+
+    UsageError when the table is not transactional, AlreadyExists when it has write ids already: its directories are
+    known then. Nothing may be written to it meanwhile, and nothing was: it has no write ids.
+    """
+    table = get_table(writer.db, name)
+    if not table.is_transactional:
+        raise UsageError(f"table {name} is not transactional", hint="make_transactional converts it")
+    partitions = list_partitions(writer.db, name) if table.is_partitioned else []
+    highest_write_id = highest_txn_id = 0
+    for location in [p.location for p in partitions] if table.is_partitioned else [table.location]:
+        if location is None:
+            continue
+        fs, root = writer.filesystem_of(location)
+        for directory in map(parse_directory, fs.listing(root).directories):
+            if directory is None:
+                continue
+            last = directory.write_id if isinstance(directory, Base) else directory.max_write_id
+            highest_write_id = max(highest_write_id, last)
+            highest_txn_id = max(highest_txn_id, directory.visibility_txn)
+    # the transactions first: with write ids and without them, an output of the other metastore would be invisible
+    ensure_txn_ids_above(writer.db, highest_txn_id)
+    seed_write_id(writer.db, name, highest_write_id + 1)
 
 
 def _is_data(writer: Writer, location: str) -> bool:

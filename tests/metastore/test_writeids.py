@@ -9,6 +9,7 @@ from compactor.errors import AlreadyExists, NoSuchTransaction, TransactionAborte
 from compactor.metastore.catalog import TableName
 from compactor.metastore.database import Database
 from compactor.metastore.schema import TXN_TO_WRITE_ID, TXNS
+from compactor.metastore.seeding import ensure_txn_ids_above
 from compactor.metastore.snapshots import valid_txn_list
 from compactor.metastore.txns import TxnState, TxnType, abort_transactions, commit_transaction, open_transactions
 from compactor.metastore.writeids import allocate_write_ids, seed_write_id, table_write_ids, valid_write_ids
@@ -145,3 +146,20 @@ def test_the_writes_of_a_table_are_listed_with_the_state_of_their_transactions(d
     listed = table_write_ids(db, T)
     assert [(write.write_id, write.txn_id) for write in listed] == list(enumerate(txn_ids, start=1))
     assert [write.state for write in listed] == [None, TxnState.COMMITTED, TxnState.ABORTED, TxnState.OPEN]
+
+
+def test_transaction_ids_go_on_where_another_metastore_ended(db: Database) -> None:
+    (first,) = begin(db, 1)
+    assert ensure_txn_ids_above(db, 5_000_000)
+    assert begin(db, 2) == [5_000_001, 5_000_002]
+    assert valid_txn_list(db).open == {first, 5_000_001, 5_000_002}
+    for txn_id in (first, 5_000_001, 5_000_002):
+        commit_transaction(db, txn_id)
+    assert valid_txn_list(db).is_valid(4_000_000)
+
+
+def test_transaction_ids_never_go_back(db: Database) -> None:
+    (newest,) = begin(db, 1)
+    assert not ensure_txn_ids_above(db, newest)
+    assert not ensure_txn_ids_above(db, 0)
+    assert begin(db, 1) == [newest + 1]

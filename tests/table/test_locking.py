@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import orc
 
-from compactor.errors import LockNotAcquired, TooManyTransactions, UsageError
+from compactor.errors import AlreadyExists, LockNotAcquired, TooManyTransactions, UsageError
 from compactor.metastore import txns
 from compactor.metastore.catalog import Column, TableName
 from compactor.metastore.catalog_write import create_table as create_ordinary
@@ -17,7 +17,7 @@ from compactor.metastore.snapshots import valid_txn_list
 from compactor.metastore.writeids import next_write_id, seed_write_id, valid_write_ids
 from compactor.settings import LockSettings, TxnSettings
 from compactor.storage.filesystem import open_location
-from compactor.table.convert import make_transactional
+from compactor.table.convert import adopt_directories, make_transactional
 from compactor.table.ddl import create_table
 from compactor.table.locking import Statement, lock_type, locked_ordinary_table
 from compactor.table.reader import TableReader
@@ -183,3 +183,28 @@ def test_a_table_with_other_files_is_not_converted(db: Database, plain: Path, fi
 def test_a_table_is_not_converted_twice(db: Database, flat: TableName) -> None:
     with pytest.raises(UsageError, match="is transactional"):
         make_transactional(table_writer(db, flat).writer, flat)
+
+
+def test_directories_of_another_metastore_are_read_and_written_on(
+    db: Database, flat: TableName, tmp_path: Path
+) -> None:
+    writer = table_writer(db, flat)
+    writer.insert(rows(1))
+    elsewhere = TableName(database="default", table="copied")
+    create_table(db, elsewhere, [("id", "int"), ("v", "string")])
+    root = tmp_path / "warehouse"
+    (root / "t" / "delta_0000001_0000001_0000").rename(root / "copied" / "delta_0000001_0000007_v0005000")
+    assert read(db, elsewhere) == [], "an output of a transaction that is yet to come"
+    copied = table_writer(db, elsewhere)
+    adopt_directories(copied.writer, elsewhere)
+    assert read(db, elsewhere) == [1]
+    copied.insert(rows(2))
+    assert (root / "copied" / "delta_0000008_0000008_0000").is_dir()
+    assert read(db, elsewhere) == [1, 2]
+    with pytest.raises(AlreadyExists):
+        adopt_directories(copied.writer, elsewhere)
+
+
+def test_only_transactional_tables_have_directories_to_adopt(db: Database, plain: Path) -> None:
+    with pytest.raises(UsageError, match="not transactional"):
+        adopt_directories(table_writer(db, PLAIN).writer, PLAIN)
