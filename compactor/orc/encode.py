@@ -95,12 +95,3 @@ def _streams(column: LaidColumn, compression: int, block_size: int) -> list[tupl
 def writer_tail(schema: pa.Schema) -> OrcTail:
     """The tail that pyarrow's writer gives an uncompressed file of `schema` without rows."""
     return read_tail(written(schema.empty_table(), DEFAULT_STRIDE, ()), "<empty>")
-
-
-def _release() -> None:
-    """Give back what reading, filtering and writing freed: malloc keeps as much again as a stripe needs.
-
-    The C++ writer and reader allocate with malloc, which the system pool trims, whatever Arrow's own pool is.
-    """
-    pa.default_memory_pool().release_unused()
-    pa.system_memory_pool().release_unused()

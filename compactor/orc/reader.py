@@ -6,7 +6,7 @@ Only what pyarrow's ORC reader decodes is decoded here; a timestamp outside 1677
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -31,6 +31,11 @@ Int64Array = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 _KEYS = list(ACID_COLUMNS[:5])
 _AT_ONCE_BYTES = 1 << 20
+_TOGETHER_BYTES, _WIDEST = 8 << 20, 16
+"""Of columns with values of a fixed width, and the widest of those."""
+_FIXED_WIDTH = frozenset(
+    {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "date", "timestamp"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +150,9 @@ class OrcSource:
     def rows(self, stripe: int, wanted: HiveType, keep: BoolArray | None = None) -> pa.StructArray:
         """The table's columns of a stripe as a struct of type `wanted`, dates in the proleptic calendar.
 
-        keep: which rows, None for all. The columns of a large stripe are decoded and filtered one after the other,
-        because the decoder needs several times the memory of what it returns. Raises BeyondArrow for unions and for values
-        that pyarrow cannot hold, UnsupportedData for conversions that would lose some.
+        keep: which rows, None for all. The columns of a large stripe are decoded and filtered a few at a time.
+        Raises BeyondArrow for unions and for values that pyarrow cannot hold, UnsupportedData for conversions that
+        would lose some.
         """
         # pyarrow's reader knows unions, but nothing that its rows go through does.
         arrow_type(wanted)
@@ -156,33 +161,46 @@ class OrcSource:
             raise UnsupportedData(f"{self.path}: columns of type {found} cannot be rewritten as {wanted}")
         chosen = None if keep is None or keep.all() else pa.array(keep)
         count = self.stripe_rows(stripe) if keep is None else int(np.count_nonzero(keep))
-        whole = self._decoded(stripe, None) if self._at_once(stripe, found) else None
-        columns: list[pa.Array] = []
+        columns: dict[int, pa.Array] = {}
         nulls: pa.Array | None = None
-        for position, (_, child) in enumerate(wanted.children):
-            if position >= len(found.children):
-                columns.append(pa.nulls(count, arrow_type(child)))
-                continue
-            name, old = found.children[position]
-            struct = self._decoded(stripe, name) if whole is None else whole
-            column = struct.field(0 if whole is None else position)
+        for together in self._decoded_together(stripe, found):
+            struct = self._decoded(stripe, found, together)
             nulls = struct.is_null() if struct.null_count else None
-            if chosen is not None:
-                column, nulls = column.filter(chosen), None if nulls is None else nulls.filter(chosen)
-            columns.append(converted(column if self.tail.proleptic else to_proleptic(column), old, child))
-        fields = [pa.field(name, c.type) for (name, _), c in zip(wanted.children, columns, strict=True)]
-        return pa.StructArray.from_arrays(columns, fields=fields, mask=nulls)
+            if chosen is not None and nulls is not None:
+                nulls = nulls.filter(chosen)
+            for place, at in enumerate(together):
+                column = struct.field(place) if chosen is None else struct.field(place).filter(chosen)
+                old, new = found.children[at][1], wanted.children[at][1]
+                columns[at] = converted(column if self.tail.proleptic else to_proleptic(column), old, new)
+        # Columns that were added to the table after the file was written.
+        arrays = [
+            columns[at] if at in columns else pa.nulls(count, arrow_type(child))
+            for at, (_, child) in enumerate(wanted.children)
+        ]
+        fields = [pa.field(name, a.type) for (name, _), a in zip(wanted.children, arrays, strict=True)]
+        return pa.StructArray.from_arrays(arrays, fields=fields, mask=nulls)
 
-    def _at_once(self, stripe: int, found: HiveType) -> bool:
-        """Small stripes cost more calls than memory; and pyarrow, which selects by name, splits a name at its dots."""
+    def _decoded_together(self, stripe: int, found: HiveType) -> Iterable[Sequence[int]]:
+        """Positions of columns that are worth one call of the decoder, which needs several times the memory of a column.
+
+        Each call costs the stripe's footer, and memory that malloc gives back and takes again. pyarrow, which selects by
+        name, splits a name at its dots.
+        """
+        count = len(found.children)
         small = stripe_length(self.tail.footer.stripes[stripe]) <= _AT_ONCE_BYTES
-        return small or any("." in name for name, _ in found.children)
+        if small or any("." in name for name, _ in found.children):
+            return [range(count)]
+        narrow = [at for at, (_, child) in enumerate(found.children) if child.kind in _FIXED_WIDTH]
+        step = max(_TOGETHER_BYTES // (_WIDEST * self.stripe_rows(stripe)), 1)
+        others = ([at] for at in range(count) if found.children[at][1].kind not in _FIXED_WIDTH)
+        return [*(narrow[at : at + step] for at in range(0, len(narrow), step)), *others]
 
-    def _decoded(self, stripe: int, name: str | None) -> pa.StructArray:
-        """One of the table's columns of a stripe, or all of them, as a struct."""
+    def _decoded(self, stripe: int, found: HiveType, together: Sequence[int]) -> pa.StructArray:
+        """Some of the table's columns of a stripe as a struct."""
+        chosen = None if len(together) == len(found.children) else [found.children[at][0] for at in together]
         if self.tail.is_acid:
-            return self._read(stripe, ["row" if name is None else f"row.{name}"]).column(0)
-        batch = self._read(stripe, None if name is None else [name])
+            return self._read(stripe, ["row"] if chosen is None else [f"row.{name}" for name in chosen]).column(0)
+        batch = self._read(stripe, chosen)
         return pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
 
     def _read(self, stripe: int, columns: list[str] | None) -> pa.RecordBatch:
