@@ -320,6 +320,9 @@ def _held_back() -> Select[Any]:
             retention.label("RETENTION"),
             (func.min(queue.c.CQ_COMMIT_TIME) + retention).label("DUE"),
         )
-        .where(queue.c.CQ_TYPE == CompactionType.ABORT_TXN_CLEANUP)
+        .where(
+            queue.c.CQ_STATE == CompactionState.READY_FOR_CLEANING,
+            queue.c.CQ_TYPE == CompactionType.ABORT_TXN_CLEANUP,
+        )
         .group_by(queue.c.CQ_DATABASE, queue.c.CQ_TABLE, queue.c.CQ_PARTITION)
     )

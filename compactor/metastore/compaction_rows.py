@@ -9,7 +9,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, and_, delete, insert, null, or_, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Label,
+    Select,
+    Table,
+    and_,
+    cast,
+    delete,
+    insert,
+    null,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from compactor.errors import Fenced, MetastoreError
@@ -59,14 +74,19 @@ def queue_rows() -> Select[Any]:
     """SELECT of the queue, labelled as Compaction.from_row wants it and with the history's columns."""
     columns = [COMPACTION_QUEUE.c[f"CQ_{name}"].label(name) for name in SHARED_COLUMNS]
     own = [COMPACTION_QUEUE.c[f"CQ_{name}"].label(name) for name in ("CLEANER_START", "RETRY_RETENTION")]
-    return select(*columns, null().label("END"), *own)
+    return select(*columns, _absent("END"), *own)
 
 
 def history_rows() -> Select[Any]:
     """SELECT of the history, labelled like `queue_rows`."""
     columns = [COMPLETED_COMPACTIONS.c[f"CC_{name}"].label(name) for name in SHARED_COLUMNS]
-    absent = [null().label(name) for name in ("CLEANER_START", "RETRY_RETENTION")]
+    absent = [_absent(name) for name in ("CLEANER_START", "RETRY_RETENTION")]
     return select(*columns, COMPLETED_COMPACTIONS.c.CC_END.label("END"), *absent)
+
+
+def _absent(name: str) -> Label[int]:
+    """A column that the other table has; PostgreSQL takes a bare NULL for a text."""
+    return cast(null(), BigInteger).label(name)
 
 
 def object_is(rows: Table, prefix: str, table: TableName, partition: str | None) -> ColumnElement[bool]:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, assert_never
 
-from sqlalchemy import case, delete, func, insert, or_, select, union_all
+from sqlalchemy import Select, Table, case, delete, func, insert, or_, select, union_all
 
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import Compaction, CompactionState, CompactionType
 from compactor.metastore.compaction_rows import history_rows, next_compaction_id, object_is, objects_are, queue_rows
 from compactor.metastore.database import Database, retried
-from compactor.metastore.schema import COMPLETED_COMPACTIONS
+from compactor.metastore.schema import COMPACTION_QUEUE, COMPLETED_COMPACTIONS
 
 DEFAULT_POOL = "default"
 """How SHOW COMPACTIONS names the pool of rows without one."""
+
+QUEUED = frozenset({CompactionState.INITIATED, CompactionState.WORKING, CompactionState.READY_FOR_CLEANING})
+"""States of rows in the queue; every other one is a row of the history."""
 
 _IDS_PER_STATEMENT = 500
 
@@ -89,7 +92,16 @@ def show_compactions(
     What is requested or running first, oldest request first; then by the latest of end, start and publication, newest
     first. limit None: all.
     """
-    rows = union_all(queue_rows(), history_rows()).subquery()
+    wanted = filters or CompactionFilter()
+    halves = [
+        _filtered(rows, table, prefix, wanted)
+        for rows, table, prefix, is_queue in (
+            (queue_rows(), COMPACTION_QUEUE, "CQ", True),
+            (history_rows(), COMPLETED_COMPACTIONS, "CC", False),
+        )
+        if wanted.state is None or (wanted.state in QUEUED) is is_queue
+    ]
+    rows = union_all(*halves).subquery()
     end, start, committed = rows.c.END, func.coalesce(rows.c.START, 0), func.coalesce(rows.c.COMMIT_TIME, 0)
     latest = case(
         # without a publication Hive's own comparison yields NULL for a row of the queue
@@ -99,7 +111,12 @@ def show_compactions(
         else_=committed,
     )
     query = select(rows).order_by(latest.is_(None).desc(), latest.desc(), rows.c.ENQUEUE_TIME, rows.c.ID).limit(limit)
-    wanted = filters or CompactionFilter()
+    with db.read() as conn:
+        return [Compaction.from_row(row) for row in conn.execute(query).mappings()]
+
+
+def _filtered(query: Select[Any], table: Table, prefix: str, wanted: CompactionFilter) -> Select[Any]:
+    """Of one of the two tables the rows that a filter lets through, so that its indexes can be used."""
     equal = {
         "ID": wanted.id,
         "DATABASE": wanted.database,
@@ -108,13 +125,11 @@ def show_compactions(
         "STATE": wanted.state,
         "TYPE": wanted.type,
     }
-    query = query.where(*(rows.c[name] == value for name, value in equal.items() if value is not None))
+    query = query.where(*(table.c[f"{prefix}_{name}"] == value for name, value in equal.items() if value is not None))
+    pool = table.c[f"{prefix}_POOL_NAME"]
     if wanted.pool == DEFAULT_POOL:
-        query = query.where(or_(rows.c.POOL_NAME.is_(None), rows.c.POOL_NAME == DEFAULT_POOL))
-    elif wanted.pool is not None:
-        query = query.where(rows.c.POOL_NAME == wanted.pool)
-    with db.read() as conn:
-        return [Compaction.from_row(row) for row in conn.execute(query).mappings()]
+        return query.where(or_(pool.is_(None), pool == DEFAULT_POOL))
+    return query if wanted.pool is None else query.where(pool == wanted.pool)
 
 
 @retried

@@ -113,21 +113,23 @@ def current_holds(db: Database) -> Holds:
         .where(TXNS.c.TXN_STATE == TxnState.OPEN)
         .group_by(reads.MH_DATABASE, reads.MH_TABLE)
     )
-    compactions = (
-        sa.select(compacts.TC_DATABASE, compacts.TC_TABLE, oldest_txn, oldest_remembered)
-        .join(TXNS, TXNS.c.TXN_ID == compacts.TC_TXNID)
+    running = (
+        sa.select(TXNS.c.TXN_ID, MIN_HISTORY_LEVEL.c.MHL_MIN_OPEN_TXNID)
         .outerjoin(MIN_HISTORY_LEVEL, MIN_HISTORY_LEVEL.c.MHL_TXNID == TXNS.c.TXN_ID)
         .where(TXNS.c.TXN_STATE == TxnState.OPEN, TXNS.c.TXN_TYPE.in_(COMPACTION_TYPES))
-        .where(compacts.TC_OPERATION_TYPE == Operation.COMPACT)
-        .group_by(compacts.TC_DATABASE, compacts.TC_TABLE)
     )
     of_table: dict[TableName, int] = {}
     with db.read() as conn:
         everywhere = _smallest(conn.execute(undeclared).one())
-        for query in (readers, compactions):
-            for database, table, *ids in conn.execute(query):
-                name = TableName(database=database, table=table)
-                of_table[name] = min(of_table.get(name, NO_OPEN), _smallest(ids))
+        compactions = {row.TXN_ID: _smallest(row) for row in conn.execute(running)}
+        compacted = sa.select(compacts.TC_DATABASE, compacts.TC_TABLE, compacts.TC_TXNID).where(
+            compacts.TC_TXNID.in_(compactions), compacts.TC_OPERATION_TYPE == Operation.COMPACT
+        )
+        held = [(database, table, compactions[txn_id]) for database, table, txn_id in conn.execute(compacted)]
+        held += [(database, table, txn_id) for database, table, txn_id in conn.execute(readers)]
+    for database, table, oldest in held:
+        name = TableName(database=database, table=table)
+        of_table[name] = min(of_table.get(name, NO_OPEN), oldest)
     return Holds(everywhere=everywhere, of_table=of_table)
 
 

@@ -49,20 +49,21 @@ def ready_to_clean(db: Database, *, retention_ms: int = 0, limit: int = 1000, af
     with greater ids. Whoever touches a file looks once more for its readers: this is one answer for all rows.
     """
     holds = current_holds(db)
-    queue = COMPACTION_QUEUE.c
     with db.read() as conn:
         highest_given_out = high_water(conn)
-        due = _oldest_of_each_object(now=db.now(conn), retention_ms=retention_ms).subquery()
-        bound = func.coalesce(queue.CQ_NEXT_TXN_ID, highest_given_out)
+        due = _due(now=db.now(conn), retention_ms=retention_ms).subquery()
         query = (
-            queue_rows()
-            .add_columns(TXNS.c.TXN_STATE)
-            .join(due, due.c.CQ_ID == queue.CQ_ID)
-            .outerjoin(TXNS, TXNS.c.TXN_ID == queue.CQ_TXN_ID)
-            .where(due.c.PLACE == 1, queue.CQ_ID > after)
+            select(due, TXNS.c.TXN_STATE)
+            .outerjoin(TXNS, TXNS.c.TXN_ID == due.c.TXN_ID)
+            .where(due.c.PLACE == 1, due.c.ID > after)
             # what one long query holds would otherwise be read in every cycle
-            .where(or_(bound < holds.everywhere, TXNS.c.TXN_STATE == TxnState.ABORTED))
-            .order_by(queue.CQ_ID)
+            .where(
+                or_(
+                    func.coalesce(due.c.NEXT_TXN_ID, highest_given_out) < holds.everywhere,
+                    TXNS.c.TXN_STATE == TxnState.ABORTED,
+                )
+            )
+            .order_by(due.c.ID)
         )
         found: list[Compaction] = []
         with conn.execution_options(yield_per=_ROWS_A_FETCH).execute(query) as rows:
@@ -205,8 +206,8 @@ def retry_aborts(db: Database, table: TableName, partition: str | None, *, reten
         )
 
 
-def _oldest_of_each_object(*, now: int, retention_ms: int) -> Select[Any]:
-    """Ids of rows r with their PLACE in their object: 1 is the smallest highest write id.
+def _due(*, now: int, retention_ms: int) -> Select[Any]:
+    """Rows r, with their PLACE in their object: 1 is the smallest highest write id.
 
     now: epoch ms. Hive counts the retry retention from the publication alone, so that an old row uses up its attempts
     at once; here it counts from the last attempt too.
@@ -217,11 +218,15 @@ def _oldest_of_each_object(*, now: int, retention_ms: int) -> Select[Any]:
         partition_by=(queue.CQ_DATABASE, queue.CQ_TABLE, queue.CQ_PARTITION),
         order_by=func.coalesce(queue.CQ_HIGHEST_WRITE_ID, 0),
     )
-    return select(queue.CQ_ID, place.label("PLACE")).where(
-        queue.CQ_STATE == CompactionState.READY_FOR_CLEANING,
-        queue.CQ_TYPE != CompactionType.ABORT_TXN_CLEANUP,
-        or_(queue.CQ_COMMIT_TIME <= last_retry_due - retention_ms, queue.CQ_COMMIT_TIME.is_(None)),
-        func.coalesce(queue.CQ_CLEANER_START, -1) <= last_retry_due,
+    return (
+        queue_rows()
+        .add_columns(place.label("PLACE"))
+        .where(
+            queue.CQ_STATE == CompactionState.READY_FOR_CLEANING,
+            queue.CQ_TYPE != CompactionType.ABORT_TXN_CLEANUP,
+            or_(queue.CQ_COMMIT_TIME <= last_retry_due - retention_ms, queue.CQ_COMMIT_TIME.is_(None)),
+            func.coalesce(queue.CQ_CLEANER_START, -1) <= last_retry_due,
+        )
     )
 
 

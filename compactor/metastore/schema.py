@@ -32,8 +32,8 @@ from compactor.metastore.dialects import alone
 SCHEMA_VERSION = "4.0.0"
 """The Hive schema whose tables these are, as VERSION says it."""
 
-INSTALLATION_VERSION = 2
-"""Version of what `init_db` makes. 1: Hive's tables. 2: COMPACTOR_JOB_COST."""
+INSTALLATION_VERSION = 3
+"""Version of what `init_db` makes. 1: Hive's tables. 2: COMPACTOR_JOB_COST. 3: indexes by time and state."""
 
 TXNS = table(
     "TXNS",
@@ -79,6 +79,7 @@ COMPLETED_TXN_COMPONENTS = table(
     long("CTC_WRITEID", null=True),
     letter("CTC_UPDATE_DELETE"),
     sa.Index("COMPLETED_TXN_COMPONENTS_IDX", "CTC_DATABASE", "CTC_TABLE", "CTC_PARTITION"),
+    sa.Index("COMPLETED_TXN_COMPONENTS_TIME", "CTC_TIMESTAMP"),
 )
 
 TXN_LOCK_TBL = table("TXN_LOCK_TBL", long("TXN_LOCK", key=True))
@@ -153,6 +154,8 @@ COMPLETED_COMPACTIONS = table(
     *_compaction_columns("CC"),
     long("CC_END", null=True),
     sa.Index("COMPLETED_COMPACTIONS_RES", "CC_DATABASE", "CC_TABLE", "CC_PARTITION"),
+    sa.Index("COMPLETED_COMPACTIONS_STATE", "CC_STATE", "CC_ID"),
+    sa.Index("COMPLETED_COMPACTIONS_END", "CC_END"),
 )
 
 COMPACTION_METRICS_CACHE = table(
@@ -163,6 +166,7 @@ COMPACTION_METRICS_CACHE = table(
     text("CMC_METRIC_TYPE", 128, null=False),
     sa.Column("CMC_METRIC_VALUE", sa.Integer, nullable=False),
     sa.Column("CMC_VERSION", sa.Integer, nullable=False),
+    sa.Index("COMPACTION_METRICS_CACHE_OBJECT", "CMC_DATABASE", "CMC_TABLE", "CMC_PARTITION"),
 )
 
 TXN_TO_WRITE_ID = table(
@@ -239,6 +243,9 @@ COMPACTOR_JOB_COST = table(
 _ADDED = {2: (COMPACTOR_JOB_COST,)}
 """Tables that a version of the installation added."""
 
+_INDEXED = {3: (COMPLETED_TXN_COMPONENTS, COMPLETED_COMPACTIONS, COMPACTION_METRICS_CACHE)}
+"""Tables to which a version of the installation added indexes."""
+
 
 class InitOutcome(enum.Enum):
     """What `init_db` did."""
@@ -278,9 +285,12 @@ def init_db(db: Database, *, warehouse: str = "/user/hive/warehouse") -> InitOut
 
 def _upgrade(conn: sa.Connection, installed: int) -> InitOutcome:
     missing = [table for version, tables in _ADDED.items() if version > installed for table in tables]
-    if not missing:
+    indexed = [table for version, tables in _INDEXED.items() if version > installed for table in tables]
+    if not missing and not indexed:
         return InitOutcome.ALREADY_THERE
     metadata.create_all(conn, tables=missing)
+    for index in (index for its in indexed for index in its.indexes):
+        index.create(conn, checkfirst=True)
     conn.execute(COMPACTOR_INSTALLATION.update().values(INSTALLATION_VERSION=INSTALLATION_VERSION))
     return InitOutcome.UPGRADED
 

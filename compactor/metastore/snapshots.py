@@ -111,7 +111,7 @@ def _txn_list(db: Database, conn: sa.Connection, *, own_txn: int, open_timeout_m
     # before the rows are: an id that gets its row in between is a row then, never neither
     opened = {i for i in ids_in_flight(db, conn, open_timeout_ms=open_timeout_ms) if i <= top}
     unfinished = sa.select(TXNS.c.TXN_ID, TXNS.c.TXN_STATE).where(
-        TXNS.c.TXN_STATE != TxnState.COMMITTED, TXNS.c.TXN_ID <= top, TXNS.c.TXN_ID != own_txn
+        TXNS.c.TXN_STATE.in_([TxnState.OPEN, TxnState.ABORTED]), TXNS.c.TXN_ID <= top, TXNS.c.TXN_ID != own_txn
     )
     aborted: set[int] = set()
     for txn_id, state in conn.execute(unfinished):
