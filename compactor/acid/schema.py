@@ -1,7 +1,10 @@
 """Hive types: parsing `struct<a:int,b:array<decimal(10,2)>>`, and which conversions schema evolution allows.
 
-Sources: Hive `TypeInfoUtils` (type strings), ORC `SchemaEvolution` and `ConvertTreeReaderFactory` (conversions).
-ACID files are matched to the table by column position, never by name: a renamed column keeps its values.
+Sources: Hive `TypeInfoUtils` (type strings), `HiveConf.HIVE_ORC_FORCE_POSITIONAL_SCHEMA_EVOLUTION`; ORC
+`SchemaEvolution` and `ConvertTreeReaderFactory` (conversions).
+
+Files are matched to the table by column position, not by name: a renamed column keeps its values. The fields of a
+column that is a struct are matched by name, and those of structs below an array or a map by position again.
 """
 
 from __future__ import annotations
@@ -75,15 +78,39 @@ def parse_type(text: str) -> HiveType:
     return parsed
 
 
-def can_read_as(found: HiveType, wanted: HiveType) -> bool:
+ROW = 1
+"""Level of a table's row: its columns match by position."""
+COLUMN = 0
+"""Level of a column's own value: the fields of a struct match by name, and so on down through structs."""
+
+
+def matching_field(found: HiveType, wanted: HiveType, position: int, level: int) -> int | None:
+    """Where in the struct `found` the field at `position` of the struct `wanted` stands; None: the file has none.
+
+    level: as of `can_read_as`.
+    """
+    if level != COLUMN:
+        return position if position < len(found.children) else None
+    names = [name for name, _ in found.children]
+    name = wanted.children[position][0]
+    return names.index(name) if name in names else None
+
+
+def below(level: int, kind: str) -> int:
+    """The level of the values inside a value of `kind` at `level` (SchemaEvolution's positionalLevels)."""
+    return COLUMN if level == COLUMN and kind == "struct" else level - 1
+
+
+def can_read_as(found: HiveType, wanted: HiveType, level: int = ROW) -> bool:
     """May a file column of type `found` be rewritten as `wanted` so that every reader goes on seeing the same values?
 
     A narrower set than ConvertTreeReaderFactory's: conversions that can turn a value into null (string to int)
     or that print numbers as text stay with the engine that defines them. Texts become each other, as files of LOAD DATA
     ask for, whose columns are all strings: Hive cuts what is longer than a varchar or char whenever it reads it.
+    level: ROW when the types are those of whole rows, COLUMN for a column.
     """
     if found.kind == wanted.kind:
-        return _same_kind(found, wanted)
+        return _same_kind(found, wanted, level)
     if found.kind in INTEGERS:
         return _holds_integers(found.kind, wanted)
     if found.kind in STRINGS:
@@ -103,20 +130,23 @@ def _holds_integers(found: str, wanted: HiveType) -> bool:
             return kind in INTEGERS and INTEGERS.index(found) < INTEGERS.index(kind)
 
 
-def _same_kind(found: HiveType, wanted: HiveType) -> bool:
+def _same_kind(found: HiveType, wanted: HiveType, level: int) -> bool:
+    if found == wanted:
+        return True
+    inside = below(level, found.kind)
     match found.kind:
         case "struct":
-            return len(found.children) <= len(wanted.children) and all(
-                can_read_as(f, w) for (_, f), (_, w) in zip(found.children, wanted.children, strict=False)
-            )
+            places = [matching_field(found, wanted, position, level) for position in range(len(wanted.children))]
+            taken = [(at, kind) for at, (_, kind) in zip(places, wanted.children, strict=True) if at is not None]
+            every = {at for at, _ in taken} == set(range(len(found.children)))
+            return every and all(can_read_as(found.children[at][1], kind, inside) for at, kind in taken)
         case "array" | "map":
-            return all(can_read_as(f, w) for (_, f), (_, w) in zip(found.children, wanted.children, strict=True))
+            pairs = zip(found.children, wanted.children, strict=True)
+            return all(can_read_as(f, w, inside) for (_, f), (_, w) in pairs)
         case "decimal":
             return wanted.scale >= found.scale and wanted.precision - wanted.scale >= found.precision - found.scale
-        case "varchar" | "char":
-            return True
-        case _:
-            return found == wanted
+        case kind:
+            return kind in ("varchar", "char")
 
 
 def _tokens(text: str) -> list[str]:

@@ -165,18 +165,30 @@ def test_columns_get_the_bloom_filters_that_are_asked_for(
         assert written.tail.blooms == ((7, pb.Stream.BLOOM_FILTER_UTF8), (8, pb.Stream.BLOOM_FILTER_UTF8))
 
 
-def test_columns_match_by_position_widen_and_are_null_where_the_file_has_none(
+def test_columns_match_by_position_and_their_fields_by_name(
     sessions: SparkSessions, files: OrcFiles, tmp_path: Path
 ) -> None:
     old = "struct<a:int,b:float,in:struct<x:smallint,y:string>,gone:decimal(5,2)>"
-    new = "struct<b:bigint,a:double,in:struct<y:int,z:string,x:timestamp>,dec:decimal(12,4),`neu ``x`:uniontype<int,string>>"
+    new = "struct<b:bigint,a:double,in:struct<y:string,z:timestamp,x:int>,dec:decimal(12,4),`neu ``x`:uniontype<int,string>>"
     source = files.write(
         tmp_path / "in", orc_schema(acid_type(parse_type(old))), [event(0, [5, 0.5, [3, "p"], "1.25"])]
     )
     stripes = [JvmStripe(path=str(source), stripe=0, keep=kept(1))]
     assert rewritten(sessions, task(tmp_path / "out", new, stripes)) == 1
-    assert files.read(tmp_path / "out") == [event(0, [5, 0.5, [3, "p", None], "1.25", None])]
+    assert files.read(tmp_path / "out") == [event(0, [5, 0.5, ["p", None, 3], "1.25", None])]
     assert "b:bigint,a:double" in files.describe(tmp_path / "out")
+
+
+def test_fields_below_an_array_match_by_position(sessions: SparkSessions, files: OrcFiles, tmp_path: Path) -> None:
+    """As Hive reads them, which forces positional evolution: its level counts down through arrays and maps."""
+    old, new = (
+        "struct<l:array<struct<a:int>>,s:struct<a:int>>",
+        "struct<m:array<struct<b:int,c:string>>,s:struct<b:int>>",
+    )
+    source = files.write(tmp_path / "in", orc_schema(acid_type(parse_type(old))), [event(0, [[[1], [2]], [3]])])
+    stripes = [JvmStripe(path=str(source), stripe=0, keep=kept(1))]
+    assert rewritten(sessions, task(tmp_path / "out", new, stripes)) == 1
+    assert files.read(tmp_path / "out") == [event(0, [[[1, None], [2, None]], [None]])]
 
 
 def test_rows_of_files_without_acid_columns_get_their_row_ids(

@@ -137,7 +137,21 @@ def test_rows_without_a_row_id_are_corrupt(tmp_path: Path) -> None:
         ("array<string>", ["abc", None], "array<varchar(2)>", ["ab", None]),
         ("array<char(2)>", ["a ", None], "array<string>", ["a", None]),
         ("map<string,int>", [("k", 1), ("l", None)], "map<string,bigint>", [("k", 1), ("l", None)]),
-        ("struct<a:int>", {"a": 1}, "struct<b:bigint,c:date>", {"b": 1, "c": None}),
+        ("struct<a:int>", {"a": 1}, "struct<a:bigint,c:date>", {"a": 1, "c": None}),
+        (
+            "struct<a:int,b:string>",
+            {"a": 1, "b": "x"},
+            "struct<b:string,new:int,a:bigint>",
+            {"b": "x", "new": None, "a": 1},
+        ),
+        (
+            "struct<s:struct<a:int,b:int>>",
+            {"s": {"a": 1, "b": 2}},
+            "struct<s:struct<b:int,a:int>>",
+            {"s": {"b": 2, "a": 1}},
+        ),
+        ("array<struct<a:int>>", [{"a": 1}, None], "array<struct<b:bigint,c:date>>", [{"b": 1, "c": None}, None]),
+        ("struct<l:array<struct<a:int>>>", {"l": [{"a": 1}]}, "struct<l:array<struct<b:int>>>", {"l": [{"b": 1}]}),
     ],
 )
 def test_a_narrower_column_is_read_as_the_wider_one(

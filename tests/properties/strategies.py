@@ -45,7 +45,7 @@ _CHAINS: tuple[tuple[str, ...], ...] = (
     ("decimal(5,2)", "decimal(12,4)"),
     ("varchar(3)", "varchar(9)", "string"),
     ("char(4)", "string"),
-    ("struct<x:int>", "struct<x:bigint,y:string>", "struct<first:bigint,y:string,z:array<date>>"),
+    ("struct<x:int>", "struct<x:bigint,y:string>", "struct<z:array<date>,x:bigint,y:string>"),
     ("array<int>", "array<bigint>"),
     ("map<string,smallint>", "map<string,int>"),
     ("array<struct<c:char(4)>>", "array<struct<c:string,d:timestamp>>"),
@@ -127,23 +127,25 @@ class AcidTable:
 
 
 def read_as(value: Any, found: HiveType, wanted: HiveType) -> Any:
-    """A value of a file's column as a reader of the table sees it: ORC's positional schema evolution, in plain Python."""
+    """A row or value of a file as a reader of the table sees it: Hive's schema evolution of ORC, in plain Python.
+
+    A row is a tuple, whose columns match by position; a struct is a dict, whose fields match by name.
+    """
     if value is None:
         return None
     inner = [child for _, child in found.children]
+    if isinstance(value, dict):
+        kinds = dict(found.children)
+        return {n: read_as(value[n], kinds[n], w) if n in kinds else None for n, w in wanted.children}
     if wanted.kind == "struct":
-        values = list(value.values()) if isinstance(value, dict) else list(value)
-        given = [read_as(v, f, w) for v, f, (_, w) in zip(values, inner, wanted.children, strict=False)]
-        given += [None] * (len(wanted.children) - len(given))
-        named = dict(zip([name for name, _ in wanted.children], given, strict=True))
-        return named if isinstance(value, dict) else tuple(given)
+        given = [read_as(v, f, w) for v, f, (_, w) in zip(value, inner, wanted.children, strict=False)]
+        return (*given, *[None] * (len(wanted.children) - len(given)))
     if wanted.kind == "array":
         return [read_as(v, inner[0], wanted.children[0][1]) for v in value]
     if wanted.kind == "map":
         return [(k, read_as(v, inner[1], wanted.children[1][1])) for k, v in value]
-    if wanted.kind == "string" and found.kind == "char":
-        return value.rstrip(" ")
-    return str(value) if wanted.kind == "string" else value
+    text = value.rstrip(" ") if found.kind == "char" and wanted.kind == "string" else value
+    return str(text) if wanted.kind == "string" else text
 
 
 def write_file(path: Path, file: File) -> None:

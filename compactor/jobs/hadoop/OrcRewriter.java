@@ -34,8 +34,8 @@ import org.apache.spark.util.SerializableConfiguration;
  * highest bit), synthetic: null or write_id, bucket, first_row_id (of the file)]. Answer: rows.
  *
  * <p>Batches of the reader go to the writer as they are, with a selection, or through a carrier: values are never
- * touched, so every nanosecond and every decimal digit survives. Memory: one batch and one stripe of the output. Columns match by
- * position, as Hive reads ACID files.
+ * touched, so every nanosecond and every decimal digit survives. Memory: one batch and one stripe of the output.
+ * Columns match by position and the fields of structs by name, as Hive reads them.
  */
 public class OrcRewriter extends Task {
   private static final long serialVersionUID = 1L;
@@ -154,7 +154,7 @@ public class OrcRewriter extends Task {
         TypeDescription wanted = identities == null ? schema : (TypeDescription) schema.getChildren().get(5);
         RecordReader rows = reader.rows(reader.options()
             .range(stripe.getOffset(), stripe.getLength())
-            .schema(named(reader.getSchema(), wanted))
+            .schema(named(reader.getSchema(), wanted, identities == null && spec.get("acid").asBoolean() ? 2 : 1))
             .tolerateMissingSchema(true));
         try {
           return copy(rows, wanted, stripe.getNumberOfRows(), keep, identities, carrier, writer, path);
@@ -245,10 +245,12 @@ public class OrcRewriter extends Task {
   }
 
   /**
-   * The type {@code wanted} under the field names of {@code found}: ORC's SchemaEvolution matches names, Hive
-   * positions. A field that the file lacks gets a name that no other has.
+   * The type {@code wanted} under the field names of {@code found} wherever Hive, which forces positional evolution,
+   * matches positions: ORC's SchemaEvolution would match names. A field that the file lacks gets a name that no other
+   * has. Level: positionalLevels of SchemaEvolution; at 0 fields keep the names by which they match, and structs in
+   * arrays, maps and unions are below 0.
    */
-  private static TypeDescription named(TypeDescription found, TypeDescription wanted) {
+  private static TypeDescription named(TypeDescription found, TypeDescription wanted, int level) {
     if (found == null || wanted.getChildren() == null || found.getCategory() != wanted.getCategory()) {
       return wanted.clone();
     }
@@ -257,23 +259,34 @@ public class OrcRewriter extends Task {
     switch (wanted.getCategory()) {
       case STRUCT:
         TypeDescription struct = TypeDescription.createStruct();
+        if (level == 0) {
+          for (int i = 0; i < children.size(); ++i) {
+            String name = (String) wanted.getFieldNames().get(i);
+            int place = found.getFieldNames().indexOf(name);
+            TypeDescription other = place < 0 ? null : (TypeDescription) others.get(place);
+            struct.addField(name, named(other, (TypeDescription) children.get(i), 0));
+          }
+          return struct;
+        }
         for (int i = 0; i < children.size(); ++i) {
           boolean there = i < others.size();
           String name = there ? (String) found.getFieldNames().get(i) : "\u0000added " + i;
-          struct.addField(name, named(there ? (TypeDescription) others.get(i) : null, (TypeDescription) children.get(i)));
+          struct.addField(name, named(
+              there ? (TypeDescription) others.get(i) : null, (TypeDescription) children.get(i), level - 1));
         }
         return struct;
       case LIST:
-        return TypeDescription.createList(named((TypeDescription) others.get(0), (TypeDescription) children.get(0)));
+        return TypeDescription.createList(
+            named((TypeDescription) others.get(0), (TypeDescription) children.get(0), level - 1));
       case MAP:
         return TypeDescription.createMap(
-            named((TypeDescription) others.get(0), (TypeDescription) children.get(0)),
-            named((TypeDescription) others.get(1), (TypeDescription) children.get(1)));
+            named((TypeDescription) others.get(0), (TypeDescription) children.get(0), level - 1),
+            named((TypeDescription) others.get(1), (TypeDescription) children.get(1), level - 1));
       case UNION:
         TypeDescription union = TypeDescription.createUnion();
         for (int i = 0; i < children.size(); ++i) {
           TypeDescription other = i < others.size() ? (TypeDescription) others.get(i) : null;
-          union.addUnionChild(named(other, (TypeDescription) children.get(i)));
+          union.addUnionChild(named(other, (TypeDescription) children.get(i), level - 1));
         }
         return union;
       default:
