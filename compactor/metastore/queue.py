@@ -51,12 +51,12 @@ from compactor.metastore.txns import (
     TxnState,
     end_transactions,
     high_water,
-    keep_changes,
     lock_transactions,
     not_open,
     open_kind,
     state_of,
 )
+from compactor.metastore.write_conflicts import keep_changes
 from compactor.metastore.writeids import compactable_high_water
 
 POOL_TIMEOUT_MS = 12 * 60 * 60 * 1000

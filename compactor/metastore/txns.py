@@ -3,8 +3,8 @@
     open ──► o ──commit──► c          heartbeats keep it in o
              └──abort, time-out, conflict──► a
 
-1. Opening takes TXN_LOCK_TBL shared, committing exclusive, so that a commit sees every transaction that opened
-   before it. Then comes the row of TXNS, which whoever acts for a transaction locks: a commit, an abort, a lock, a
+1. Opening takes TXN_LOCK_TBL shared, committing changes exclusive, so that such a commit sees every transaction that
+   opened before it. Then comes the row of TXNS, which whoever acts for a transaction locks: a commit, an abort, a lock, a
    write id exclude each other. This is Hive's order, and a running Hive takes part in it.
 2. A commit is one guarded UPDATE o→c; the row count says whether it was still ours to commit.
 3. First committer wins: two transactions that overlap in time and updated or deleted in the same place cannot both
@@ -157,7 +157,9 @@ def commit_transaction(db: Database, txn_id: int, *, rules: OpenRules = HIVES_RU
 @retried
 def _commit(db: Database, txn_id: int, *, rules: OpenRules) -> None:
     with db.write() as conn:
-        lock_transactions(conn)
+        in_order = rules.min_history_level is False or _changes_or_publishes(conn, txn_id)
+        if in_order:
+            lock_transactions(conn)
         kind = open_kind(conn, txn_id)
         if kind is None:
             if state_of(conn, txn_id) is TxnState.COMMITTED:
@@ -166,6 +168,8 @@ def _commit(db: Database, txn_id: int, *, rules: OpenRules) -> None:
         refuse_replication(kind)
         may_conflict = kind not in _NEVER_CONFLICT
         changes = may_conflict and has_changes(conn, txn_id)
+        if changes and not in_order:
+            raise RolledBack(f"transaction {txn_id} got something to write while it committed")
         winner = conflict(conn, txn_id) if changes else None
         if winner is None:
             newest = high_water(conn)
@@ -265,6 +269,12 @@ def count_open(db: Database) -> int:
 # What follows runs inside a transaction that the caller opened.
 
 
+def _changes_or_publishes(conn: sa.Connection, txn_id: int) -> bool:
+    """Must the commit come before or after every opening? Not of readers and inserts, which conflict with nobody."""
+    kind = conn.scalar(sa.select(TXNS.c.TXN_TYPE).where(TXNS.c.TXN_ID == txn_id))
+    return kind not in (None, TxnType.DEFAULT, TxnType.READ_ONLY) or has_changes(conn, txn_id)
+
+
 def lock_transactions(conn: sa.Connection, *, shared: bool = False) -> None:
     """Hive's global transaction lock (`AcquireTxnLockFunction`): always the first lock taken."""
     lock_table(conn, TXN_LOCK_TBL, shared=shared)
@@ -343,23 +353,6 @@ def open_kind(conn: sa.Connection, txn_id: int) -> TxnType | None:
     query = sa.select(TXNS.c.TXN_TYPE).where(TXNS.c.TXN_ID == txn_id, TXNS.c.TXN_STATE == TxnState.OPEN)
     row = conn.execute(query.with_for_update()).one_or_none()
     return None if row is None else TxnType(row.TXN_TYPE or 0)
-
-
-def keep_changes(conn: sa.Connection, txn_id: int) -> None:
-    """First committer wins, for a rebalance as for any other change of rows (`CommitTxnFunction`, WRITE_SET).
-
-    Its lock keeps writers out only while it is held: a transaction that took its snapshot before the rebalance was
-    published and its lock afterwards must find it in WRITE_SET. WriteConflict when someone was first. Needs the
-    transaction lock; does nothing for other kinds of compactions.
-    """
-    if open_kind(conn, txn_id) is not TxnType.REBALANCE_COMPACTION:
-        return
-    winner = conflict(conn, txn_id)
-    if winner is not None:
-        raise WriteConflict(
-            f"the rebalance, transaction {txn_id}, cannot commit: {winner}", hint="request the rebalance again"
-        )
-    record_write_set(conn, txn_id, commit_id=high_water(conn))
 
 
 def state_of(conn: sa.Connection, txn_id: int) -> TxnState | None:

@@ -306,6 +306,28 @@ def test_a_transaction_is_committed_or_aborted_and_never_half_of_each(
         assert conn.scalar(sa.select(sa.func.count()).select_from(TXN_COMPONENTS)) == 0
 
 
+@pytest.mark.parametrize("operation", [Operation.INSERT, Operation.UPDATE])
+def test_only_changes_wait_for_those_that_open(
+    db: Database, other: Database, pool: ThreadPoolExecutor, backend: str, operation: Operation
+) -> None:
+    if backend == "sqlite":
+        pytest.skip("its writers always wait for each other")
+    txn_id = begin(other)
+    allocate_write_ids(other, [txn_id], T)
+    acquire(other, wanted(txn_id, kind=LockType.SHARED_WRITE, operation=operation))
+    with stopped_before(db, "INSERT INTO MIN_HISTORY_LEVEL") as stop:
+        opening = pool.submit(begin, db)
+        stop.wait_until_stopped()
+        committing = pool.submit(commit_transaction, other, txn_id)
+        if operation is Operation.INSERT:
+            committing.result(PATIENCE_S)
+        else:
+            assert wait([committing], timeout=WHILE_STOPPED_S).not_done
+        stop.let_go()
+        opening.result(PATIENCE_S)
+        committing.result(PATIENCE_S)
+
+
 def test_dynamic_partitions_are_known_before_their_transaction_is_aborted(
     db: Database, other: Database, pool: ThreadPoolExecutor
 ) -> None:
