@@ -16,8 +16,8 @@ A rebalance gives every row a new place and a new ROW__ID: there the live rows o
 of all buckets, each by its columns and, unless they were ordered, by its write id, which stays.
 
 What pyarrow cannot decode is not compared by value: where an item holds a timestamp outside 1677-2262 or a union, the
-columns that contain these types are left out of its checksum, and in formats other than ORC and Parquet the whole item
-is; `verify_rows` says so. What it decodes is compared in copied and in re-encoded stripes alike.
+columns that contain these types are left out of its checksum; of Avro, SequenceFile and RCFile the whole item is.
+`verify_rows` says so. What it decodes is compared in copied and in re-encoded stripes alike; of text, the lines are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import orc
 
-from compactor.acid.items import ItemKind
+from compactor.acid.items import ItemKind, PlanItem
 from compactor.acid.planning import CompactionPlan
 from compactor.acid.rebalance import RebalancePlan
 from compactor.acid.schema import HiveType
@@ -37,6 +37,7 @@ from compactor.acid.snapshot import ValidWriteIdList
 from compactor.errors import BeyondArrow, CorruptFile, UnsupportedData, VerificationError
 from compactor.jobs.row_hash import Hashes, hash_rows, joined, mixed
 from compactor.jobs.stretches import Each, Stretch, stretches_of
+from compactor.jobs.text import text_digest
 from compactor.orc.deletes import DeleteWindow
 from compactor.orc.evolution import converted
 from compactor.orc.reader import BoolArray, Keys, OrcSource
@@ -79,6 +80,14 @@ class Checksum:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _TextTask:
+    """A text item and the location of its plan."""
+
+    location: str
+    item: PlanItem
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Task:
     """A stretch of an item's output or of one of its sources. item: its position in the plan.
 
@@ -111,6 +120,7 @@ def verify_rows(each: Each, plan: CompactionPlan) -> tuple[str, ...]:
     Returns sentences about what could not be compared; none when everything was. Raises VerificationError for the
     first item whose rows differ, CorruptFile for a file that cannot be read, JobError.
     """
+    _compare_texts(each, [_TextTask(location=plan.location, item=i) for i in plan.items if i.format == "text"])
     fs, root = open_location(plan.location)
     tasks = [
         task
@@ -125,6 +135,8 @@ def verify_rows(each: Each, plan: CompactionPlan) -> tuple[str, ...]:
     found_again = _checksums(each, again)
     notes: list[str] = []
     for number, item in enumerate(plan.items):
+        if item.format == "text":
+            continue
         if number in found_again:
             notes.append(f"{item.output}: not compared, for values that pyarrow cannot hold: {', '.join(left)}")
         elif number in missing or item.format not in ("orc", "parquet"):
@@ -132,6 +144,23 @@ def verify_rows(each: Each, plan: CompactionPlan) -> tuple[str, ...]:
             continue
         _compare(item.output, found_again[number] if number in missing else found.get(number, []))
     return tuple(notes)
+
+
+def _compare_texts(each: Each, tasks: Sequence[_TextTask]) -> None:
+    """Raises VerificationError for the first item whose lines are others than those of its sources."""
+    if not tasks:
+        return
+    for task, same in zip(tasks, each(tasks, lines_agree, size=lambda task: task.item.bytes_in), strict=True):
+        if not same:
+            raise VerificationError(f"{task.item.output}: its lines are not those of its sources")
+
+
+def lines_agree(task: _TextTask) -> bool:
+    """On an executor: whether readers see the same lines in the output of a text item as in its sources."""
+    fs, root = open_location(task.location)
+    skipped = task.item.skipped
+    before = text_digest(fs, root, [source.path for source in task.item.sources], skipped)
+    return before == text_digest(fs, root, [task.item.output], skipped)
 
 
 def verify_moved_rows(each: Each, plan: RebalancePlan, results: Sequence[ItemResult]) -> tuple[str, ...]:

@@ -12,8 +12,9 @@ A reader must find the same lines in the same order (Hadoop `LineRecordReader`, 
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
@@ -68,6 +69,27 @@ def run_text_item(fs: FileSystem, root: str, item: PlanItem) -> ItemResult:
         bytes_copied=copied,
         bytes_encoded=size - copied,
     )
+
+
+def text_digest(fs: FileSystem, root: str, paths: Sequence[str], skipped: tuple[int, int]) -> bytes:
+    """A digest of the lines that readers see in some files, one after the other, without their ends.
+
+    paths: below `root`. skipped: lines that readers skip at the start and at the end of each file. Memory: a few
+    megabytes. Raises CorruptFile.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        ahead: list[bytes] = []
+        header, footer = skipped
+        for lines in _lines(_unmarked(_decoded(fs, f"{root}/{path}", codec_of(path)))):
+            ahead += lines[header:]
+            header -= min(header, len(lines))
+            seen = len(ahead) - footer
+            for line in ahead[: max(seen, 0)]:
+                text = line.rstrip(b"\r\n")
+                digest.update(len(text).to_bytes(8, "big") + text)
+            ahead = ahead[max(seen, 0) :]
+    return digest.digest()
 
 
 @dataclass

@@ -293,10 +293,35 @@ def test_what_is_no_file_is_corrupt(location: Path, written: CompactionPlan) -> 
 
 
 def test_formats_that_arrow_does_not_read_are_named(written: CompactionPlan) -> None:
-    item = replace(written.items[0], format="text")
+    item = replace(written.items[0], format="avro")
     assert verify_rows(inline, replace(written, items=(item,))) == (
-        f"{item.output}: its rows are not compared, pyarrow cannot read them (text)",
+        f"{item.output}: its rows are not compared, pyarrow cannot read them (avro)",
     )
+
+
+def test_lines_of_text_are_compared(location: Path) -> None:
+    for write_id in (1, 2):
+        folder = location / f"delta_{write_id:07d}_{write_id:07d}_0000"
+        folder.mkdir(parents=True)
+        (folder / "000000_0").write_bytes(b"header\n" + f"{write_id},a\n{write_id},b".encode())
+    target = CompactionTarget(
+        name="d.t",
+        location=f"file:{location}",
+        columns=(("n", "int"), ("s", "string")),
+        input_format="org.apache.hadoop.mapred.TextInputFormat",
+        full_acid=False,
+        bucketed=False,
+        properties={"skip.header.line.count": "1"},
+    )
+    seen = Snapshot(txns=ValidTxnList(high_water=99), write_ids=ValidWriteIdList(table="d.t", high_water=2))
+    made = plan(target, survey(target, seen), seen, Depth.MAJOR, txn_id=50)
+    assert isinstance(made, CompactionPlan)
+    direct_results(made)
+    assert verify_rows(inline, made) == ()
+    output = location / made.items[0].output
+    output.write_bytes(output.read_bytes().replace(b"2,a", b"2,A"))
+    with pytest.raises(VerificationError, match="its lines are not those of its sources"):
+        verify_rows(inline, made)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from pyarrow import fs as pafs
 
 from compactor.acid.planning import ItemKind, PlanItem, SourceFile
 from compactor.errors import CorruptFile
-from compactor.jobs.text import run_text_item
+from compactor.jobs.text import run_text_item, text_digest
 from compactor.orc.rewrite import ItemResult
 from compactor.storage.codecs import codec_of
 from compactor.storage.filesystem import ArrowFileSystem
@@ -148,8 +148,19 @@ def test_readers_find_the_same_lines(tmp_path: Path, texts: list[bytes], suffix:
         found = lines(data)[header:]
         return found[: len(found) - footer] if footer else found
 
-    _, text = join(tmp_path, texts, suffix, (header, footer))
+    done, text = join(tmp_path, texts, suffix, (header, footer))
     assert visible(text) == [line for t in texts for line in visible(t)]
+    names = [f"{number}{suffix}" for number in range(len(texts))]
+    before = text_digest(FS, str(tmp_path), names, (header, footer))
+    assert before == text_digest(FS, str(tmp_path), [done.output], (header, footer))
+
+
+@pytest.mark.parametrize("wrong", [b"h\na\nb", b"h\na\nb\nd", b"h\nb\na\nc", b"h\na\nb\nc\n\n", b"h\na\nbc"])
+def test_other_lines_have_another_digest(tmp_path: Path, wrong: bytes) -> None:
+    for name, data in (("right", b"h\na\nb\nc"), ("same", b"H\ra\r\nb\nc\n"), ("wrong", wrong)):
+        (tmp_path / name).write_bytes(data)
+    right, same, other = (text_digest(FS, str(tmp_path), [name], (1, 0)) for name in ("right", "same", "wrong"))
+    assert right == same != other
 
 
 @pytest.mark.parametrize("suffix", [s for s in CODECS if s])
