@@ -26,6 +26,7 @@ from compactor.errors import MetastoreError, NoSuchObject, UsageError
 from compactor.metastore import snapshots, txns
 from compactor.metastore.catalog import Table, TableName, get_partition, get_table, list_partitions
 from compactor.metastore.database import Database
+from compactor.metastore.open_rules import HIVES_RULES, OpenRules
 from compactor.orc.types import arrow_type
 from compactor.storage.filesystem import FilesystemOf, open_location
 from compactor.table.scan import ScanBatch, ScanTask, batch_schema, places, read_task, scan_tasks
@@ -122,13 +123,15 @@ def open_snapshot(
     host: str,
     agent_info: str = "",
     filesystem_of: FilesystemOf = open_location,
+    rules: OpenRules = HIVES_RULES,
 ) -> Iterator[TableSnapshot]:
     """A snapshot of `tables` for the length of the block.
 
-    user, host: who reads, as `show transactions` tells it. TransactionAborted at the end of the block when the
+    user, host: who reads, as `show transactions` tells it. rules: how transactions are opened in this installation;
+    TooManyTransactions when their limit is reached. TransactionAborted at the end of the block when the
     reader was given up meanwhile: what it read late may be incomplete.
     """
-    seen = snapshots.open_reader(db, tables, user=user, host=host, agent_info=agent_info)
+    seen = snapshots.open_reader(db, tables, user=user, host=host, agent_info=agent_info, rules=rules)
     try:
         yield TableSnapshot(db, seen, filesystem_of)
     except BaseException:

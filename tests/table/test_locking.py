@@ -20,7 +20,7 @@ from compactor.storage.filesystem import open_location
 from compactor.table.convert import adopt_directories, make_transactional
 from compactor.table.ddl import create_table
 from compactor.table.locking import Statement, lock_type, locked_ordinary_table
-from compactor.table.reader import TableReader
+from compactor.table.reader import TableReader, open_snapshot
 from compactor.table.writer import TableWriter
 from tests.table.conftest import table_writer
 
@@ -90,11 +90,16 @@ def test_inserts_wait_for_an_overwrite_where_writes_are_shared(db: Database, fla
             writer.insert(rows(2))
 
 
-def test_a_writer_is_refused_when_too_many_transactions_are_open(db: Database, flat: TableName) -> None:
+def test_writers_and_readers_are_refused_when_too_many_transactions_are_open(db: Database, flat: TableName) -> None:
     txns.open_transactions(db, count=5, user="u", host="h")
     full = TableWriter(db, open_location, flat, user="ada", host="h", txn=TxnSettings(max_open=5))
     with pytest.raises(TooManyTransactions):
         full.insert(rows(1))
+    with (
+        pytest.raises(TooManyTransactions),
+        open_snapshot(db, [flat], user="ada", host="h", rules=full.writer.rules),
+    ):
+        pass
 
 
 def test_an_ordinary_table_is_locked_while_somebody_writes_its_files(db: Database, plain: Path) -> None:
