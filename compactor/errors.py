@@ -86,6 +86,12 @@ class NotInitialised(MetastoreError):
     default_hint = "run 'compactor init-db', or point COMPACTOR_DATABASE_URL at the metastore's database"
 
 
+class SchemaNotSupported(MetastoreError):
+    """The metastore's tables are not those of a Hive that we can work beside."""
+
+    default_hint = "upgrade the schema with Hive's schematool"
+
+
 class ForeignDatabase(MetastoreError):
     """The database holds tables that 'compactor init-db' did not make."""
 

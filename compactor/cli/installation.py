@@ -16,6 +16,7 @@ from compactor.jobs.engine import spark_engine
 from compactor.jobs.session import SparkSessions
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database, RetryPolicy
+from compactor.metastore.inspection import require_supported
 from compactor.metastore.open_rules import OpenRules
 from compactor.service.metrics import Metrics
 from compactor.service.signals import StopRequest
@@ -77,6 +78,7 @@ class Installation:
         if file is not None and not file.exists():
             # Looking into it would create it.
             raise NotInitialised(f"there is no metastore database at {file}")
+        require_supported(self.unchecked_database)
         if not self.unchecked_database.is_initialised():
             raise NotInitialised("the metastore database has no transaction tables")
         return self.unchecked_database

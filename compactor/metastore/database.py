@@ -313,7 +313,13 @@ def _again_after(
 def _engine(url: sa.URL, *, busy_timeout_s: float, pool_size: int, max_overflow: int) -> sa.Engine:
     try:
         engine = sa.create_engine(
-            url, pool_size=pool_size, max_overflow=max_overflow, pool_timeout=60, pool_recycle=_RECYCLE_S
+            url,
+            pool_size=pool_size,
+            max_overflow=max_overflow,
+            pool_timeout=60,
+            pool_recycle=_RECYCLE_S,
+            # every transaction is ended where it began; another ROLLBACK would cost a round trip
+            pool_reset_on_return=None,
         )
     except (NoSuchModuleError, ImportError) as error:
         raise ConfigError(f"no driver for {url.drivername!r}: {error}") from error
