@@ -18,7 +18,7 @@ from compactor.metastore.schema import (
     TXNS,
     WRITE_SET,
 )
-from compactor.metastore.snapshots import open_reader, valid_txn_list
+from compactor.metastore.snapshots import open_declared, open_reader, valid_txn_list
 from compactor.metastore.txns import (
     TxnState,
     TxnType,
@@ -140,9 +140,14 @@ def test_opening_that_takes_too_long_is_undone(db: Database) -> None:
     with pytest.raises(DatabaseUnavailable, match="longer than 0 ms"):
         begin(db, rules=rules)
     with pytest.raises(DatabaseUnavailable):
-        open_reader(db, [T], user="u", host="h", rules=rules)
+        open_declared(db, [T], kind=TxnType.DEFAULT, user="u", host="h", rules=rules)
     assert show_transactions(db) == []
     assert count(db, MIN_HISTORY_LEVEL) == count(db, MIN_HISTORY_WRITE_ID) == 0
+
+
+def test_a_reader_may_take_its_time_to_open(db: Database) -> None:
+    reader = open_reader(db, [T], user="u", host="h", rules=OpenRules(open_timeout_ms=0))
+    assert transaction_state(db, reader.txn_id) is TxnState.OPEN
 
 
 def test_young_gaps_count_as_open_and_old_ones_never_come_back(db: Database) -> None:
