@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,13 @@ from compactor.acid.schema import parse_type
 from compactor.acid.snapshot import ValidWriteIdList
 from compactor.errors import CorruptFile, PathNotFound, UnsupportedData
 from compactor.orc import orc_proto_pb2 as pb
+from compactor.orc import reader
 from compactor.orc.assembler import AcidStats, FileAssembler, acid_template
 from compactor.orc.facts import orc_facts
 from compactor.orc.reader import Keys, OrcSource
+from compactor.orc.tail import stripe_length
 from tests.orc.acid_files import FS, ROW, event_table, insert, source, write_events, write_plain
+from tests.orc.all_types import ALL_TYPES, all_types, write_stripes
 
 _B0 = 536870912
 
@@ -161,6 +165,23 @@ def test_a_narrower_column_is_read_as_the_wider_one(
     write_events(tmp_path / "f", [insert(1, 0, (value,)), insert(1, 1, (None,))], row_type=old)
     with source(tmp_path / "f") as file:
         assert file.rows(0, new).to_pylist() == [{"y": expected, "z": None}, {"y": None, "z": None}]
+
+
+@pytest.mark.parametrize("bytes_together", [1, 200_000, 8 << 20])
+def test_rows_of_a_large_stripe_are_the_same_however_many_columns_are_decoded_together(
+    bytes_together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "_TOGETHER_BYTES", bytes_together)
+    table = all_types(15_000)
+    keep = np.random.default_rng(1).random(15_000) > 0.01
+    wanted = replace(ALL_TYPES, children=(*ALL_TYPES.children, ("added", parse_type("bigint"))))
+    with source(write_stripes(tmp_path / "large", [table], compression=pb.NONE)) as file:
+        assert stripe_length(file.tail.footer.stripes[0]) > 1 << 20
+        found = file.rows(0, wanted, keep)
+    expected = table.filter(pa.array(keep)).combine_chunks()
+    for name, column in zip(table.column_names, expected.columns, strict=True):
+        assert found.field(name).cast(column.type).equals(column.combine_chunks())
+    assert found.field("added").null_count == len(found) == int(keep.sum())
 
 
 def test_a_column_that_could_lose_values_is_not_read(tmp_path: Path) -> None:
