@@ -4,8 +4,8 @@ The service changes rows of the queue by their id alone, looks at neither their 
 transaction in a call of its own. So each end of a claim is a sequence of calls, in an order in which a crash after any
 of them loses nothing:
 
-1. OURS?       `show_compact`: the row is working, for this claim's worker id and transaction. Anything else is Fenced,
-               and nothing was changed. This is done before every call that changes a row.
+1. OURS?       `show_compact`: the row is working, for this claim's worker id (and, to publish, its transaction). All
+               else is Fenced, and nothing was changed. This is done before every call that changes a row.
 2. COMMIT      `commit_txn`, the only step that readers see, and the only one that Hive guards: it fails when the
                transaction was aborted, by a time-out, an operator or a revoke of ours. In the same database
                transaction Hive writes NEXT_TXN_ID and COMMIT_TIME into the row.
@@ -149,7 +149,7 @@ class ThriftMetastore:
     def finish_without_output(
         self, claim: Compaction, txn_id: int | None, *, outcome: Refused | ReadyWithoutOutput
     ) -> None:
-        self._require_ours(claim, txn_id)
+        self._require_ours(claim)
         if txn_id is not None:
             self._commit(claim, txn_id)
         if isinstance(outcome, Refused):
@@ -160,7 +160,7 @@ class ThriftMetastore:
     def fail(self, claim: Compaction, *, message: str, txn_id: int | None) -> None:
         if txn_id is not None:
             self.abort(txn_id, reason=message)
-        self._require_ours(claim, txn_id)
+        self._require_ours(claim)
         self._client.call("mark_failed", compaction_info(claim, errorMessage=message))
 
     def abort(self, txn_id: int, *, reason: str) -> None:
@@ -186,9 +186,9 @@ class ThriftMetastore:
         return found[0] if found else None
 
     def _require_ours(self, claim: Compaction, txn_id: int | None = None) -> None:
-        """Step 1. txn_id: None before the row has one."""
+        """Step 1. txn_id: the row must have it, because step 2 finds the row by it; None: the worker id says enough."""
         row = self._row(claim)
-        if not _is_ours(row, claim) or (txn_id is not None and row.txnId not in {0, txn_id}):
+        if not _is_ours(row, claim) or txn_id not in {None, row.txnId}:
             raise fenced(claim)
 
     def _commit(self, claim: Compaction, txn_id: int) -> None:

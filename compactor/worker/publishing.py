@@ -117,9 +117,9 @@ class Publishing:
         raise DatabaseUnavailable(f"publication of compaction {work.claim.id} failed {_PUBLISH_ATTEMPTS} times")
 
     def _outcome(self, work: Work) -> TxnState | None:
-        """The transaction's state, asked until the database answers; bounded, then the error goes up."""
+        """The transaction's state, asked until the metastore answers; bounded, then the error goes up."""
         attempts = Retrying(
-            retry=retry_if_exception_type(DatabaseUnavailable),
+            retry=retry_if_exception_type((DatabaseUnavailable, CommitOutcomeUnknown)),
             stop=stop_after_attempt(_OUTCOME_ATTEMPTS),
             wait=wait_exponential(multiplier=0.1, max=10),
             reraise=True,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cleaner.service import Cleaner
-from compactor.errors import CommitOutcomeUnknown, DatabaseUnavailable, JobError
+from compactor.errors import CommitOutcomeUnknown, JobError
 from compactor.jobs.engine import Engine
 from compactor.metastore.catalog import TableName, get_table
 from compactor.metastore.database import Database
@@ -161,11 +161,23 @@ def ask(sql: HiveSession, table: Table, kind: str = "major", more: str = "") -> 
     return table.last(sql)
 
 
-def test_a_compaction_makes_these_calls(hive: Hive, sql: HiveSession, lab: Lab) -> None:
+def at(step: Step, deed: Callable[[], object]) -> Callable[[Step], None]:
+    def look(reached: Step) -> None:
+        if reached is step:
+            deed()
+
+    return look
+
+
+def test_a_compaction_makes_these_calls_and_is_shown_while_it_runs(hive: Hive, sql: HiveSession, lab: Lab) -> None:
     table = filled(hive, sql, "calls")
     ask(sql, table)
+    shown: list[Shown] = []
     client = lab.client()
-    assert lab.worker(client).run_once().outcome is Outcome.PUBLISHED
+    worker = lab.worker(client, at_step=at(Step.WRITTEN, lambda: shown.append(table.last(sql))))
+    assert worker.run_once().outcome is Outcome.PUBLISHED
+    [working] = shown
+    assert (working.state, working.worker_host, working.job) == ("working", "lab", "inline")
     assert client.made == [call for call in PATH if call != "get_partition_by_name"]
     assert table.rows(sql) == ROWS
 
@@ -234,18 +246,19 @@ def test_a_commit_whose_answer_is_lost_is_published_once(hive: Hive, sql: HiveSe
     assert (table.last(sql).state, table.rows(sql)) == ("ready for cleaning", ROWS)
 
 
-def test_a_commit_that_never_arrived_is_made_again(hive: Hive, sql: HiveSession, lab: Lab) -> None:
-    table = filled(hive, sql, "lost_call")
+@pytest.mark.parametrize("call", ["commit_txn", "mark_compacted"])
+def test_a_call_that_never_arrived_is_made_again(hive: Hive, sql: HiveSession, lab: Lab, call: str) -> None:
+    table = filled(hive, sql, f"lost_{call}")
     ask(sql, table)
     lost: list[int] = []
 
     def lose(method: str, number: int) -> None:
-        if method == "commit_txn" and not lost:
+        if method == call and len(lost) < 2:
             lost.append(number)
-            raise DatabaseUnavailable("no connection")
+            raise CommitOutcomeUnknown("the connection is gone")
 
     assert lab.worker(lab.client(before=lose)).run_once().outcome is Outcome.PUBLISHED
-    assert (len(lost), table.last(sql).state, table.rows(sql)) == (1, "ready for cleaning", ROWS)
+    assert (len(lost), table.last(sql).state, table.rows(sql)) == (2, "ready for cleaning", ROWS)
 
 
 def test_a_mark_whose_answer_is_lost_is_not_made_twice(hive: Hive, sql: HiveSession, lab: Lab) -> None:
@@ -261,14 +274,6 @@ def test_a_mark_whose_answer_is_lost_is_not_made_twice(hive: Hive, sql: HiveSess
     assert lab.worker(client).run_once().outcome is Outcome.PUBLISHED
     assert client.made.count("mark_compacted") == 1
     assert (table.last(sql).state, table.rows(sql)) == ("succeeded", ROWS)
-
-
-def at(step: Step, deed: Callable[[], object]) -> Callable[[Step], None]:
-    def look(reached: Step) -> None:
-        if reached is step:
-            deed()
-
-    return look
 
 
 @pytest.mark.parametrize("step", [Step.TRANSACTION_OPENED, Step.VERIFIED])
