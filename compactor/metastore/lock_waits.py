@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 from compactor.errors import DatabaseUnavailable, LockNotAcquired, NoSuchLock
 from compactor.metastore.database import Database
@@ -28,8 +29,13 @@ class Patience:
     unlock_retries: int = 10
 
     @classmethod
-    def of(cls, lock: LockSettings) -> Patience:
-        return cls(retries=lock.retries, longest_pause_s=lock.longest_pause_s, unlock_retries=lock.unlock_retries)
+    def of(cls, lock: LockSettings, *, timeout_s: float = inf) -> Patience:
+        """The settings' patience. timeout_s: the transaction's; an attempt is its heartbeat, so none comes too late."""
+        return cls(
+            retries=lock.retries,
+            longest_pause_s=min(lock.longest_pause_s, timeout_s / 2),
+            unlock_retries=lock.unlock_retries,
+        )
 
 
 def wait_for(

@@ -259,7 +259,7 @@ class TableWriter:
             agent_info=agent_info,
             filesystem_of=filesystem_of,
             sleep=sleep,
-            patience=Patience.of(lock or LockSettings()),
+            patience=Patience.of(lock or LockSettings(), timeout_s=txn.timeout_s),
             txn=txn,
             rules=OpenRules.of(txn),
         )

@@ -408,6 +408,11 @@ def test_pauses_and_attempts_follow_the_settings(db: Database) -> None:
     assert pauses == [0.1, 0.2, 0.4, 0.5, 0.5]
 
 
+def test_no_pause_is_so_long_that_the_transaction_would_time_out() -> None:
+    assert Patience.of(LockSettings(longest_pause_s=600), timeout_s=300).longest_pause_s == 150
+    assert Patience.of(LockSettings(longest_pause_s=60), timeout_s=300).longest_pause_s == 60
+
+
 def test_the_longest_wait_of_the_defaults_is_that_of_the_manual(db: Database) -> None:
     ask(db, component(X))
     waiting = ask(db, component(X))
