@@ -31,6 +31,7 @@ from compactor.errors import Fenced, MetastoreError
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import Compaction, CompactionState
 from compactor.metastore.database import RolledBack
+from compactor.metastore.dialects import exactly
 from compactor.metastore.schema import AUX_TABLE, COMPACTION_QUEUE, COMPLETED_COMPACTIONS, NEXT_COMPACTION_QUEUE_ID
 
 T = TypeVar("T")
@@ -98,7 +99,7 @@ def object_is(rows: Table, prefix: str, table: TableName, partition: str | None)
     return and_(
         rows.c[f"{prefix}_DATABASE"] == table.database,
         rows.c[f"{prefix}_TABLE"] == table.table,
-        in_partition.is_(None) if partition is None else in_partition == partition,
+        in_partition.is_(None) if partition is None else exactly(in_partition, partition),
     )
 
 

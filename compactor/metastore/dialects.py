@@ -21,7 +21,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.visitors import InternalTraversal
 
 from compactor.errors import ConfigError, DatabaseUnavailable
 
@@ -302,6 +306,57 @@ URL_HINT = (
     "for example sqlite:////var/lib/compactor/metastore.db, postgresql://user:password@host:5432/metastore or "
     "mysql://user:password@host:3306/metastore (MariaDB, too)"
 )
+
+
+class exactly(sa.ColumnElement[bool]):  # noqa: N801 - reads as a function, as SQLAlchemy's own constructs do
+    """column == value, byte by byte.
+
+    Hive's script for MySQL lets the transaction tables compare names without regard to case, but p=a and p=A are two
+    partitions; taken for one, cleaning the first would forget the aborted writes of the second.
+    """
+
+    inherit_cache = True
+    type = sa.Boolean()
+    _traverse_internals = [  # noqa: RUF012 - SQLAlchemy's name and form
+        ("column", InternalTraversal.dp_clauseelement),
+        ("value", InternalTraversal.dp_clauseelement),
+    ]
+
+    def __init__(self, column: sa.ColumnElement[Any], value: str) -> None:
+        self.column = column
+        self.value = sa.literal(value, sa.String())
+
+
+@compiles(exactly)
+def _exactly(element: exactly, compiler: SQLCompiler, **options: Any) -> str:
+    return compiler.process(element.column == element.value, **options)
+
+
+@compiles(exactly, "mysql")
+def _exactly_mysql(element: exactly, compiler: SQLCompiler, **options: Any) -> str:
+    column, value = (compiler.process(part, **options) for part in (element.column, element.value))
+    # the first comparison finds the row by its index, the second one looks closely
+    return f"({column} = {value} AND CONVERT({column} USING utf8mb4) COLLATE utf8mb4_bin = {value})"
+
+
+class Message(sa.types.TypeDecorator[str]):
+    """A text for people, which must never be the reason why a state is not written down.
+
+    PostgreSQL refuses NUL, and a column of Hive's script for MySQL everything that is not latin1.
+    """
+
+    impl = sa.Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
+        wide = mysql.MEDIUMTEXT(charset="utf8mb4", collation="utf8mb4_bin") if dialect.name == "mysql" else sa.Text()
+        return dialect.type_descriptor(wide)
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        if value is None:
+            return None
+        text = value.replace("\0", "\\0")
+        return text.encode("latin-1", "backslashreplace").decode("latin-1") if dialect.name == "mysql" else text
 
 
 def lock_table(conn: sa.Connection, table: sa.Table, *, shared: bool = False) -> None:

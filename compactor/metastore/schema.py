@@ -27,7 +27,7 @@ from compactor.metastore.catalog_schema import (
     text,
 )
 from compactor.metastore.database import Database, retried
-from compactor.metastore.dialects import alone
+from compactor.metastore.dialects import Message, alone
 
 SCHEMA_VERSION = "4.0.0"
 """The Hive schema whose tables these are, as VERSION says it."""
@@ -125,7 +125,7 @@ def _compaction_columns(prefix: str) -> list[sa.Column[int] | sa.Column[str] | s
         long(f"{prefix}_HIGHEST_WRITE_ID", null=True),
         sa.Column(f"{prefix}_META_INFO", sa.LargeBinary),
         text(f"{prefix}_HADOOP_JOB_ID", 32),
-        text(f"{prefix}_ERROR_MESSAGE"),
+        sa.Column(f"{prefix}_ERROR_MESSAGE", Message),
         long(f"{prefix}_NEXT_TXN_ID", null=True),
         long(f"{prefix}_TXN_ID", null=True),
         long(f"{prefix}_COMMIT_TIME", null=True),
