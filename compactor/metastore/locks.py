@@ -227,11 +227,8 @@ def check(db: Database, lock_id: int, *, txn_id: int = 0) -> LockResponse:
         before = sa.and_(HIVE_LOCKS.c.HL_LOCK_EXT_ID < lock_id, HIVE_LOCKS.c.HL_DB.in_(sorted(databases)))
         in_the_way = blockers(requested, read_locks(conn, before))
         if in_the_way:
-            component, held = in_the_way[0]
-            blocked = HIVE_LOCKS.update().where(mine, HIVE_LOCKS.c.HL_LOCK_INT_ID == component.component)
-            by = {"HL_BLOCKEDBY_EXT_ID": held.lock_id, "HL_BLOCKEDBY_INT_ID": held.component}
-            conn.execute(blocked.values(by))
-            return LockResponse(lock_id=lock_id, state=LockState.WAITING, blocked_by=held)
+            _note_blockers(conn, requested, in_the_way)
+            return LockResponse(lock_id=lock_id, state=LockState.WAITING, blocked_by=in_the_way[0][1])
         acquired = {
             "HL_LOCK_STATE": LockState.ACQUIRED,
             "HL_ACQUIRED_AT": now,
@@ -296,6 +293,24 @@ def _overlap(one: LockInfo, other: LockInfo) -> bool:
     if one.table != other.table:
         return False
     return one.partition is None or other.partition is None or one.partition == other.partition
+
+
+def _note_blockers(
+    conn: sa.Connection, requested: Sequence[LockInfo], in_the_way: Sequence[tuple[LockInfo, LockInfo]]
+) -> None:
+    """HL_BLOCKEDBY_* of every component: who is in its way now, or nobody any more."""
+    first: dict[int, tuple[int, int]] = {}
+    for component, held in in_the_way:
+        first.setdefault(component.component, (held.lock_id, held.component))
+    for component in requested:
+        by = first.get(component.component)
+        if by != component.blocked_by:
+            row = sa.and_(
+                HIVE_LOCKS.c.HL_LOCK_EXT_ID == component.lock_id, HIVE_LOCKS.c.HL_LOCK_INT_ID == component.component
+            )
+            lock_id, number = by or (None, None)
+            blocked = {"HL_BLOCKEDBY_EXT_ID": lock_id, "HL_BLOCKEDBY_INT_ID": number}
+            conn.execute(HIVE_LOCKS.update().where(row).values(blocked))
 
 
 def _place(component: LockComponent) -> tuple[str, str, str]:

@@ -356,6 +356,21 @@ def test_of_several_in_the_way_the_one_that_allows_the_least_is_named(db: Databa
     assert blocked_now.lock_id == reader.lock_id
 
 
+def test_every_component_says_who_is_in_its_way_now(db: Database) -> None:
+    first, second = begin(db), begin(db)
+    ask(db, component(X, "a"), txn_id=first)
+    ask(db, component(X, "b"), txn_id=second)
+    waiting = ask(db, component(X, "a"), component(X, "b"), component(X, "c")).lock_id
+
+    def blocked_by() -> list[tuple[int, int] | None]:
+        return [lock.blocked_by for lock in show_locks(db) if lock.lock_id == waiting]
+
+    assert blocked_by() == [(1, 1), (2, 1), None]
+    commit_transaction(db, first)
+    check(db, waiting)
+    assert blocked_by() == [None, (2, 1), None]
+
+
 def test_an_acquired_lock_is_blocked_by_nobody(db: Database) -> None:
     holder = begin(db)
     ask(db, component(X), txn_id=holder)
