@@ -6,8 +6,11 @@ import sys
 import pytest
 import sqlalchemy as sa
 
-from compactor.metastore.database import Database
+from compactor.metastore.catalog import TableName
+from compactor.metastore.compaction import CompactionRequest, CompactionType
+from compactor.metastore.database import Database, RetryPolicy, RolledBack
 from compactor.metastore.mutex import HeldMutex, MutexKey, mutex
+from compactor.metastore.queue import request_compaction
 from compactor.metastore.schema import AUX_TABLE
 
 HOLD_UNTIL_KILLED = """
@@ -99,3 +102,49 @@ def test_a_killed_process_lets_go(db: Database, database_url: str) -> None:
         process.kill()
     with mutex(db, MutexKey.CLEANER) as held:
         assert held is not None
+
+
+def test_hives_lock_on_the_row_and_our_mutex_exclude_each_other(db: Database, database_url: str) -> None:
+    if db.file is not None:
+        return  # on SQLite there is no Hive beside us
+    with mutex(db, MutexKey.CLEANER):
+        pass
+    hive = Database.connect(database_url)
+    row = sa.select(AUX_TABLE.c.MT_COMMENT, AUX_TABLE.c.MT_KEY2).where(AUX_TABLE.c.MT_KEY1 == "Cleaner")
+    with hive.write() as conn:
+        conn.execute(row.with_for_update())
+        with mutex(db, MutexKey.CLEANER) as held:
+            assert held is None
+    with mutex(db, MutexKey.CLEANER) as held, hive.write() as conn:
+        assert held is not None
+        assert conn.execute(row.with_for_update(skip_locked=True)).all() == []
+    hive.dispose()
+
+
+def test_requests_wait_for_hives_scheduler(db: Database, database_url: str) -> None:
+    table = TableName(database="d", table="t")
+    request = CompactionRequest(table=table, type=CompactionType.MAJOR, initiator_id="i", initiator_version="1")
+    assert request_compaction(db, request).accepted
+    assert not request_compaction(db, request).accepted, "Hive's row is there from the first request on"
+    impatient = Database.connect(database_url, busy_timeout_s=0, retry=RetryPolicy(attempts=1))
+    scheduler = sa.select(AUX_TABLE).where(AUX_TABLE.c.MT_KEY1 == "CompactionScheduler")
+    with db.write() as conn:
+        assert len(conn.execute(scheduler.with_for_update()).all()) == 1
+        with pytest.raises(RolledBack):
+            request_compaction(impatient, request)
+    impatient.dispose()
+
+
+def test_a_mutex_whose_connection_broke_is_free_again(db: Database) -> None:
+    if db.file is not None:
+        return  # a file lock needs no connection
+    with db.apart() as conn:
+        locked = sa.select(AUX_TABLE.c.MT_KEY2).where(AUX_TABLE.c.MT_KEY1 == "Cleaner").with_for_update()
+        with mutex(db, MutexKey.CLEANER):
+            pass
+        conn.execute(locked)
+        with mutex(db, MutexKey.CLEANER) as held:
+            assert held is None
+        conn.connection.dbapi_connection.close()  # type: ignore[union-attr]
+        with mutex(db, MutexKey.CLEANER) as held:
+            assert held is not None
