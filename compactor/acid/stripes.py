@@ -47,7 +47,8 @@ class StripeFacts:
     ACID files) first and last are known: only then may the bytes be copied. first: a bound at or below the first row
     id; last: of inserts the last row id, of delete events, which need not be sorted, a bound at or above all of them;
     each None when the tail does not tell, and in files without ACID columns. write_ids: smallest and largest write id
-    of the events, None when the tail does not tell. inserts_only: all events are known to be inserts.
+    of the events, None when the tail does not tell. inserts_only: all events are known to be inserts. settled: all are
+    of valid writes, whatever lies between the smallest and the largest: somebody has looked (`orc.settled`).
     """
 
     rows: int
@@ -57,6 +58,7 @@ class StripeFacts:
     last: RowId | None = None
     write_ids: tuple[int, int] | None = None
     inserts_only: bool = False
+    settled: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +201,8 @@ def _copyable(sources: Sequence[StripedSource], write_ids: ValidWriteIdList, *, 
             may = source.fits and stripe.trusted
             if acid:
                 ascends = stripe.first is not None and reached is not None and stripe.first > reached
-                may = may and ascends and stripe.inserts_only and valid(stripe.write_ids) and not source.may_be_hit(at)
+                known = stripe.settled or valid(stripe.write_ids)
+                may = may and ascends and stripe.inserts_only and known and not source.may_be_hit(at)
                 reached = stripe.last
             yield may
         if source.stripes and reached is None:

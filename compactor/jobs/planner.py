@@ -28,6 +28,7 @@ from compactor.jobs.formats import FORMATS, facts_of
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.compression import ENCODABLE
 from compactor.orc.delete_facts import hits, marks
+from compactor.orc.settled import settled
 from compactor.storage.filesystem import FileSystem, open_location
 from compactor.storage.readahead import read_ahead
 
@@ -138,7 +139,10 @@ def plan(
     table_type = struct_of(target.columns)
     if facts is None:
         facts = read_facts(target, surveyed, depth)
-    deletes = read_delete_facts(surveyed, facts, depth, snapshot.write_ids) if target.full_acid else None
+    deletes = None
+    if target.full_acid:
+        facts = settled(surveyed.fs, surveyed.root, facts, snapshot.write_ids)
+        deletes = read_delete_facts(surveyed, facts, depth, snapshot.write_ids)
     made = plan_compaction(
         depth,
         surveyed.state,
