@@ -52,7 +52,13 @@ _JAVA_OPTIONS = (
     "-Xmx1g -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError -XX:TieredStopAtLevel=1 -Djdk.attach.allowAttachSelf=true "
     "--enable-native-access=ALL-UNNAMED --sun-misc-unsafe-memory-access=allow -Dfile.encoding=UTF-8 -Duser.timezone=UTC"
 )
-_LOGGING = "io.trino=WARN\nio.airlift=WARN\n"
+_HEADERS = {
+    "X-Trino-User": "tests",
+    "X-Trino-Catalog": CATALOG,
+    # Without it timestamps come in milliseconds.
+    "X-Trino-Client-Capabilities": "PARAMETRIC_DATETIME",
+}
+_LOGGING = "io.trino=ERROR\nio.airlift=ERROR\n"
 
 
 class TrinoError(Exception):
@@ -144,7 +150,7 @@ class Trino:
     def _ask(self, method: str, path: str, body: str = "") -> dict[str, Any]:
         connection = HTTPConnection("127.0.0.1", self._port, timeout=_ANSWER_S)
         try:
-            connection.request(method, path, body.encode(), {"X-Trino-User": "tests", "X-Trino-Catalog": CATALOG})
+            connection.request(method, path, body.encode(), _HEADERS)
             answer = connection.getresponse()
             content = answer.read()
         finally:
