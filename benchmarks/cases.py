@@ -11,12 +11,13 @@ from benchmarks.compactions import compaction_cases
 from benchmarks.daemon import daemon_cases
 from benchmarks.hive import hive_cases
 from benchmarks.memory import memory_cases
+from benchmarks.scale import scale_cases
 
 BARS = "bars"
 
 
 def all_cases() -> list[Case]:
-    return [*compaction_cases(), *choice_cases(), *memory_cases(), *daemon_cases(), *hive_cases()]
+    return [*compaction_cases(), *choice_cases(), *memory_cases(), *daemon_cases(), *scale_cases(), *hive_cases()]
 
 
 def chosen(patterns: Sequence[str]) -> list[Case]:

@@ -62,7 +62,7 @@ class ScaleWorld:
         init_db(db, warehouse=f"file:{root}/warehouse")
         self._ids = 1_000
         with db.write() as conn:
-            insert(conn, TXNS, [_transaction(_NEWEST_WRITE + 1, "c", db.now(conn))])
+            insert(conn, TXNS, [_transaction(_NEWEST_WRITE + 1, "c", 1)])
 
     def create(self, partitions: int, *, files: bool = True) -> list[Place]:
         """That many partitions in `TABLES` tables, as they were a day ago. files: whether there is anything on disk."""
@@ -113,6 +113,11 @@ class ScaleWorld:
             first = conn.scalar(sa.select(NEXT_COMPACTION_QUEUE_ID.c.NCQ_NEXT)) or 1
             insert(conn, COMPACTION_QUEUE, (_queued(first + i, place, now) | values for i, place in enumerate(places)))
             conn.execute(sa.update(NEXT_COMPACTION_QUEUE_ID).values(NCQ_NEXT=first + len(places)))
+
+    def written_up_to(self, write: int) -> None:
+        """Every table has so many write ids, of transactions that nobody remembers."""
+        with self.db.write() as conn:
+            conn.execute(sa.update(NEXT_WRITE_ID).values(NWI_NEXT=write + 1))
 
     def open(self, transactions: int) -> None:
         """Transactions that are open, of sessions that said nothing about what they read."""
