@@ -52,6 +52,7 @@ MARKER_TABLES = frozenset({"TXNS", "TXN_COMPONENTS", "COMPACTION_QUEUE", "COMPLE
 
 _INSTALLATION = "COMPACTOR_INSTALLATION"
 _BEGIN_ATTEMPTS = 3
+_REQUIRED = frozenset({"options", "charset"})
 _RECYCLE_S = 3600
 """Connections that firewalls and servers may have given up long ago are not even tried."""
 _WRITING = "writing"
@@ -327,7 +328,9 @@ def _engine(url: sa.URL, *, busy_timeout_s: float, pool_size: int, max_overflow:
 
     @event.listens_for(engine, "do_connect")
     def _(_dialect: object, _record: object, _args: object, arguments: dict[str, object]) -> None:
-        arguments.update(dialect.connect_args(url, lock_timeout_s=busy_timeout_s))
+        ours = dialect.connect_args(url, lock_timeout_s=busy_timeout_s)
+        # what the operator wrote into the URL wins, unless we cannot work with it
+        arguments.update({name: ours[name] for name in ours if name in _REQUIRED or name not in url.query})
 
     @event.listens_for(engine, "connect")
     def _(connection: object, _record: object) -> None:

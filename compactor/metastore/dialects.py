@@ -163,7 +163,7 @@ class Postgresql(Dialect):
         return {
             "options": f"{given if isinstance(given, str) else ' '.join(given)} {lock_timeout}".strip(),
             "connect_timeout": _CONNECT_TIMEOUT_S,
-            "application_name": url.query.get("application_name", "hive-compactor"),
+            "application_name": "hive-compactor",
             "keepalives_idle": 30,
             "keepalives_interval": 10,
             "keepalives_count": 3,
