@@ -32,6 +32,12 @@ _POSTGRESQL = Path("/usr/lib/postgresql/15/bin")
 _START_ATTEMPTS = 5
 
 
+SERVERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("postgresql", "mariadb")]
+"""Names of the fixtures with a running server; their tests are slow."""
+on_servers = pytest.mark.parametrize("backend", SERVERS, indirect=True)
+"""For tests of the metastore that have no meaning on SQLite."""
+
+
 class Server(ABC):
     """A running database server; `empty` and `filled` give databases in it."""
 

@@ -7,13 +7,9 @@ import pytest
 
 from compactor.metastore.database import Database
 from compactor.metastore.schema import init_db
-from tests.servers import Server
+from tests.servers import SERVERS, Server
 
-BACKENDS = [
-    "sqlite",
-    pytest.param("postgresql", marks=pytest.mark.slow),
-    pytest.param("mariadb", marks=pytest.mark.slow),
-]
+BACKENDS = ["sqlite", *SERVERS]
 
 
 @pytest.fixture(params=BACKENDS)

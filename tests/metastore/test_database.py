@@ -12,6 +12,7 @@ from compactor.errors import CommitOutcomeUnknown, ConfigError, DatabaseUnavaila
 from compactor.metastore.database import ConnectionLost, Database, RetryPolicy, RolledBack, repeatable, retried
 from compactor.metastore.schema import AUX_TABLE, COMPACTION_QUEUE, HIVE_LOCKS, MIN_HISTORY_WRITE_ID, WRITE_SET
 from compactor.settings import RetrySettings
+from tests.servers import Server
 
 
 def _put(conn: sa.Connection, key: str) -> None:
@@ -139,6 +140,16 @@ def test_an_operator_may_name_further_errors_that_pass(db: Database) -> None:
         conn.exec_driver_sql("SELECT absent")
     with pytest.raises(sa.exc.DBAPIError), db.read() as conn:
         conn.exec_driver_sql("SELECT absent")
+
+
+@pytest.mark.slow
+def test_what_the_url_says_about_the_connection_is_heard(postgresql: Server) -> None:
+    told = Database.connect(f"{postgresql.url('postgres')}?application_name=mine&options=-c%20statement_timeout%3D4321")
+    with told.read() as conn:
+        assert conn.exec_driver_sql("SHOW application_name").scalar() == "mine"
+        assert conn.exec_driver_sql("SHOW statement_timeout").scalar() == "4321ms"
+        assert conn.exec_driver_sql("SHOW lock_timeout").scalar() == "30s"
+    told.dispose()
 
 
 def test_a_commit_without_an_answer_is_repeated_only_where_that_is_safe(db: Database) -> None:

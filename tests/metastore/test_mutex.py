@@ -12,6 +12,7 @@ from compactor.metastore.database import Database, RetryPolicy, RolledBack
 from compactor.metastore.mutex import HeldMutex, MutexKey, mutex
 from compactor.metastore.queue import request_compaction
 from compactor.metastore.schema import AUX_TABLE
+from tests.servers import on_servers
 
 HOLD_UNTIL_KILLED = """
 import sys
@@ -104,9 +105,8 @@ def test_a_killed_process_lets_go(db: Database, database_url: str) -> None:
         assert held is not None
 
 
+@on_servers
 def test_hives_lock_on_the_row_and_our_mutex_exclude_each_other(db: Database, database_url: str) -> None:
-    if db.file is not None:
-        return  # on SQLite there is no Hive beside us
     with mutex(db, MutexKey.CLEANER):
         pass
     hive = Database.connect(database_url)
@@ -135,9 +135,8 @@ def test_requests_wait_for_hives_scheduler(db: Database, database_url: str) -> N
     impatient.dispose()
 
 
+@on_servers
 def test_a_mutex_whose_connection_broke_is_free_again(db: Database) -> None:
-    if db.file is not None:
-        return  # a file lock needs no connection
     with db.apart() as conn:
         locked = sa.select(AUX_TABLE.c.MT_KEY2).where(AUX_TABLE.c.MT_KEY1 == "Cleaner").with_for_update()
         with mutex(db, MutexKey.CLEANER):
