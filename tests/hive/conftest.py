@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.hive.lab.artifacts import Absent
+from tests.hive.lab.artifacts import or_untested
 from tests.hive.lab.hive import Hive
 from tests.hive.lab.ours import Compactor
 from tests.hive.lab.process import tail
@@ -65,18 +63,6 @@ def trino(hive: Hive) -> Iterator[Trino]:
         trino.stop()
     finally:
         shutil.rmtree(root)
-
-
-@contextmanager
-def or_untested(what: str) -> Iterator[None]:
-    """What cannot be started here is not tested, and a developer is told so; CI has to be able to."""
-    try:
-        yield
-    except Absent as absent:
-        reason = f"{what} IS NOT TESTED: {absent}"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import pytest
 
 from compactor.demo.hive_tables import ExpectedTable, expected_tables
 from tests.fixtures.hive_tables import EXPECTED
-from tests.hive.conftest import or_untested
+from tests.hive.lab.artifacts import or_untested
 from tests.hive.lab.hive import Hive
 from tests.hive.lab.ours import Compactor
 from tests.hive.lab.process import until

@@ -7,7 +7,10 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from compactor.jobs.java import java_version
 
@@ -19,6 +22,18 @@ _DOWNLOAD_S = 900
 
 class Absent(Exception):
     """Something that these tests start cannot be had here."""
+
+
+@contextmanager
+def or_untested(what: str) -> Iterator[None]:
+    """What cannot be started here is not tested, and a developer is told so; CI has to be able to."""
+    try:
+        yield
+    except Absent as absent:
+        reason = f"{what} IS NOT TESTED: {absent}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
 
 
 def resolve(pom: str, scratch: Path) -> list[Path]:
