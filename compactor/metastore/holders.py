@@ -98,14 +98,14 @@ class Holds:
 @retried
 def current_holds(db: Database) -> Holds:
     """What the transactions that are open now hold."""
-    known = sa.and_(TXNS.c.TXN_TYPE.in_(COMPACTION_TYPES), _compacts())
+    compaction = sa.func.coalesce(TXNS.c.TXN_TYPE, 0).in_(COMPACTION_TYPES)
     oldest_txn = sa.func.min(TXNS.c.TXN_ID)
     oldest_remembered = sa.func.min(MIN_HISTORY_LEVEL.c.MHL_MIN_OPEN_TXNID)
     reads, compacts = MIN_HISTORY_WRITE_ID.c, TXN_COMPONENTS.c
     undeclared = (
         sa.select(oldest_txn, oldest_remembered)
         .outerjoin(MIN_HISTORY_LEVEL, MIN_HISTORY_LEVEL.c.MHL_TXNID == TXNS.c.TXN_ID)
-        .where(TXNS.c.TXN_STATE == TxnState.OPEN, ~_declared(), ~known)
+        .where(TXNS.c.TXN_STATE == TxnState.OPEN, ~_declared(), ~compaction)
     )
     readers = (
         sa.select(reads.MH_DATABASE, reads.MH_TABLE, oldest_txn)
@@ -116,7 +116,7 @@ def current_holds(db: Database) -> Holds:
     running = (
         sa.select(TXNS.c.TXN_ID, MIN_HISTORY_LEVEL.c.MHL_MIN_OPEN_TXNID)
         .outerjoin(MIN_HISTORY_LEVEL, MIN_HISTORY_LEVEL.c.MHL_TXNID == TXNS.c.TXN_ID)
-        .where(TXNS.c.TXN_STATE == TxnState.OPEN, TXNS.c.TXN_TYPE.in_(COMPACTION_TYPES))
+        .where(TXNS.c.TXN_STATE == TxnState.OPEN, compaction)
     )
     of_table: dict[TableName, int] = {}
     with db.read() as conn:
@@ -125,8 +125,12 @@ def current_holds(db: Database) -> Holds:
         compacted = sa.select(compacts.TC_DATABASE, compacts.TC_TABLE, compacts.TC_TXNID).where(
             compacts.TC_TXNID.in_(compactions), compacts.TC_OPERATION_TYPE == Operation.COMPACT
         )
-        held = [(database, table, compactions[txn_id]) for database, table, txn_id in conn.execute(compacted)]
+        of_compactions = conn.execute(compacted).all()
+        held = [(database, table, compactions[txn_id]) for database, table, txn_id in of_compactions]
         held += [(database, table, txn_id) for database, table, txn_id in conn.execute(readers)]
+    # of a compaction that has not said yet what it compacts nobody knows what it reads
+    silent = compactions.keys() - {txn_id for _, _, txn_id in of_compactions}
+    everywhere = min([everywhere, *(compactions[txn_id] for txn_id in silent)])
     for database, table, oldest in held:
         name = TableName(database=database, table=table)
         of_table[name] = min(of_table.get(name, NO_OPEN), oldest)
