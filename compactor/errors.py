@@ -6,6 +6,7 @@ CompactorError
 ├── MetastoreError
 │   ├── DatabaseUnavailable      no connection, or it was lost; retrying may help
 │   ├── NotInitialised           the database has no Hive transaction tables
+│   ├── SchemaNotSupported       the tables are not those of a Hive that we can work beside
 │   ├── ForeignDatabase          `init-db` refuses a database it did not make
 │   ├── NoSuchObject             database, table or partition unknown
 │   ├── AlreadyExists            database, table or partition exists
