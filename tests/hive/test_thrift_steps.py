@@ -390,7 +390,7 @@ def test_a_rebalance_that_an_update_overtook_is_not_published(hive: Hive, sql: H
             conn.execute('DELETE FROM "HIVE_LOCKS" WHERE "HL_TABLE" = %s', (table.name,))
             sql(f"UPDATE {table.full_name} SET v = 'new' WHERE id = 0")
 
-        result = lab.worker(at_step=at(Step.SNAPSHOT_RECORDED, overtake)).run_once()
+        result = lab.worker(at_step=at(Step.WRITTEN, overtake)).run_once()
     assert (result.outcome, result.error) == (Outcome.FAILED, "WriteConflict")
     assert table.last(sql).state == "failed"
     updated = ROWS - Counter([(0, "v0")]) + Counter([(0, "new")])
