@@ -153,8 +153,12 @@ def parse_bucket(name: str) -> BucketName | None:
 
 
 def is_hidden(name: str) -> bool:
-    """Readers ignore names that start with `_` or `.` (AcidUtils.hiddenFileFilter)."""
-    return name.startswith(("_", "."))
+    """Readers ignore names that start with `_` or `.` (AcidUtils.hiddenFileFilter).
+
+    So do we for `-tmp.…`: a statement of Hive's that runs keeps the manifests of its direct inserts there, under names
+    like `000000_0.manifest`. Hive's readers take them for original files and fail; a cleaner that did would lose rows.
+    """
+    return name.startswith(("_", ".", "-tmp."))
 
 
 def encode_bucket(bucket: int, statement_id: int = 0) -> int:

@@ -227,6 +227,12 @@ def test_hidden_and_foreign_files_are_no_originals(name: str) -> None:
     assert state(name).originals == ()
 
 
+def test_the_manifests_of_a_running_direct_insert_are_neither_read_nor_obsolete() -> None:
+    manifest = "-tmp.delta_0000002_0000002_0001/000000_0.manifest"
+    assert state(manifest).originals == ()
+    assert state(manifest, "base_1_v9").obsolete == ()
+
+
 def test_a_directory_that_only_looks_like_an_acid_one_is_an_error() -> None:
     with pytest.raises(UnparsableName, match="delta_7_3"):
         state("delta_7_3", "base_5_v9")

@@ -145,8 +145,11 @@ def test_a_file_of_another_name_has_no_bucket(name: str) -> None:
     assert parse_bucket(name) is None
 
 
-@pytest.mark.parametrize(("name", "hidden"), [("_tmp.x", True), (".x.crc", True), ("bucket_00000", False)])
-def test_names_that_start_with_underscore_or_dot_are_hidden(name: str, hidden: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [("_tmp.x", True), (".x.crc", True), ("-tmp.delta_0000001_0000001_0000", True), ("bucket_00000", False)],
+)
+def test_scratch_and_side_files_are_hidden(name: str, hidden: bool) -> None:
     assert is_hidden(name) is hidden
 
 
