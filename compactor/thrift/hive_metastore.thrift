@@ -92,7 +92,7 @@ struct OpenTxnRequest {
 
 struct OpenTxnsResponse { 1: required list<i64> txn_ids }
 
-struct CommitTxnRequest { 1: required i64 txnid }
+struct CommitTxnRequest { 1: required i64 txnid, 6: optional bool exclWriteEnabled }
 
 struct AbortTxnRequest { 1: required i64 txnid, 4: optional i64 errorCode }
 

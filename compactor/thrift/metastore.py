@@ -194,7 +194,7 @@ class ThriftMetastore:
     def _commit(self, claim: Compaction, txn_id: int) -> None:
         """Step 2."""
         try:
-            self._client.call("commit_txn", api.CommitTxnRequest(txnid=txn_id))
+            self._client.call("commit_txn", _commit_request(txn_id))
         except WriteConflict:
             raise
         except (TransactionAborted, NoSuchTransaction) as error:
@@ -219,12 +219,20 @@ class ThriftMetastore:
         if aborted is not None:
             return TxnState.ABORTED if aborted else TxnState.OPEN
         try:
-            self._client.call("commit_txn", api.CommitTxnRequest(txnid=txn_id), repeatable=True)
+            self._client.call("commit_txn", _commit_request(txn_id), repeatable=True)
         except TransactionAborted:
             return TxnState.ABORTED
         except (NoSuchTransaction, CommitOutcomeUnknown):
             return None
         return TxnState.COMMITTED
+
+
+def _commit_request(txn_id: int) -> Any:
+    """Asks for the check of write conflicts, which Hive leaves out unless told that locks alone did not keep them out.
+
+    A rebalance needs it: a transaction that took its snapshot before and its lock afterwards must find it.
+    """
+    return api.CommitTxnRequest(txnid=txn_id, exclWriteEnabled=False)
 
 
 def _is_ours(row: Any, claim: Compaction) -> bool:
