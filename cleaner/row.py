@@ -26,7 +26,7 @@ from cleaner.sweep import Swept, sweep, sweep_all
 from cleaner.target import Target, find_target, locations
 from compactor.acid.directory import Listing, Snapshot
 from compactor.acid.snapshot import ValidTxnList
-from compactor.errors import CompactorError, Fenced, FormatError, StorageError
+from compactor.errors import CompactorError, Fenced, FormatError, MalformedProperties, StorageError
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
 from compactor.metastore.delta_counts import record_delta_counts
@@ -91,17 +91,22 @@ class RetryRule:
         return None if failures >= self.max_attempts else first << failures
 
 
-def clean_row(db: Database, filesystem_of: FilesystemOf, compaction: Compaction, retry: RetryRule) -> RowOutcome:
-    """One attempt at a row that `ready_to_clean` gave; MetastoreError when the database fails."""
+def clean_row(
+    db: Database, filesystem_of: FilesystemOf, compaction: Compaction, retry: RetryRule, *, open_timeout_ms: int
+) -> RowOutcome:
+    """One attempt at a row that `ready_to_clean` gave; MetastoreError when the database fails.
+
+    open_timeout_ms: see `in_flight`.
+    """
     try:
-        return _clean(db, filesystem_of, compaction)
+        return _clean(db, filesystem_of, compaction, open_timeout_ms)
     except Fenced as error:
         return RowOutcome(compaction=compaction, verdict=Verdict.LOST, reason=error.message)
-    except (StorageError, FormatError) as error:
+    except (StorageError, FormatError, MalformedProperties) as error:
         return _try_later(db, compaction, retry, error)
 
 
-def _clean(db: Database, filesystem_of: FilesystemOf, compaction: Compaction) -> RowOutcome:
+def _clean(db: Database, filesystem_of: FilesystemOf, compaction: Compaction, open_timeout_ms: int) -> RowOutcome:
     if location := compaction.properties.get(LOCATION_PROPERTY):
         return _end_soft_delete(db, compaction, location)
     target = find_target(db, compaction.table, compaction.partition)
@@ -112,7 +117,7 @@ def _clean(db: Database, filesystem_of: FilesystemOf, compaction: Compaction) ->
         return _discard(db, filesystem_of, compaction, target)
     if owner := target.no_cleanup:
         return _refuse(db, compaction, f"no_cleanup is set on the {owner}; the obsolete files stay")
-    txns = valid_txn_list(db)
+    txns = valid_txn_list(db, open_timeout_ms=open_timeout_ms)
     match drained(db, compaction, txns):
         case HeldBy() as holder:
             return _hold(holder)

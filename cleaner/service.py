@@ -100,6 +100,7 @@ class Cleaner:
         self._metrics = metrics
         self._clock = clock
         self._log = _log.bind(host=host)
+        self._open_timeout_ms = int(settings.txn.open_timeout_s * 1000)
         self._retry = RetryRule(
             first_ms=int(settings.cleaner.retry_retention_s * 1000), max_attempts=settings.cleaner.retry_max_attempts
         )
@@ -124,7 +125,8 @@ class Cleaner:
             due = self._due()
             with ThreadPoolExecutor(self._settings.cleaner.threads, thread_name_prefix="cleaner") as pool:
                 outcomes = list(pool.map(self._clean_row, due))
-            waiting = held(self._db, {row.id for row in due}, valid_txn_list(self._db))
+            txns = valid_txn_list(self._db, open_timeout_ms=self._open_timeout_ms)
+            waiting = held(self._db, {row.id for row in due}, txns)
             abandoned = self._abandoned.run_once()
             with_aborts = self._settings.initiator.clean_aborts_using_cleaner
             aborts = self._aborted.run_once() if with_aborts else AbortedOutcome()
@@ -141,7 +143,9 @@ class Cleaner:
 
     def _clean_row(self, compaction: Compaction) -> RowOutcome:
         began = self._clock()
-        outcome = clean_row(self._db, self._filesystem_of, compaction, self._retry)
+        outcome = clean_row(
+            self._db, self._filesystem_of, compaction, self._retry, open_timeout_ms=self._open_timeout_ms
+        )
         self._metrics.cleaner_cycle.labels(compaction.type.name.lower()).observe(self._clock() - began)
         log = self._log.bind(id=compaction.id, object=compaction.object_name)
         if outcome.verdict in {Verdict.RETRY, Verdict.REFUSED, Verdict.FAILED}:

@@ -75,6 +75,10 @@ class MetastoreError(CompactorError):
     default_hint = "check which other program writes to the metastore's tables"
 
 
+class MalformedProperties(MetastoreError):
+    """The properties of one compaction's row cannot be read; no other row is touched by that."""
+
+
 class DatabaseUnavailable(MetastoreError):
     """No connection to the metastore database, or it broke off."""
 

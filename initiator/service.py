@@ -147,7 +147,7 @@ class Initiator:
                 db=self._db,
                 filesystem_of=self._filesystem_of,
                 settings=self._settings,
-                txns=valid_txn_list(self._db),
+                txns=valid_txn_list(self._db, open_timeout_ms=int(self._settings.txn.open_timeout_s * 1000)),
                 now_ms=started_ms,
                 prices_of=self._prices_of,
             )

@@ -12,12 +12,13 @@ Sources: Hive `TxnStore`, `CompactionState`, `CompactionInfo`; reference §0.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from sqlalchemy import RowMapping
 
-from compactor.errors import MetastoreError
+from compactor.errors import MalformedProperties
 from compactor.metastore.catalog import TableName
 
 
@@ -128,7 +129,7 @@ class Compaction:
             partition=row["PARTITION"],
             type=CompactionType(row["TYPE"]),
             state=CompactionState(row["STATE"]),
-            properties=parse_properties(row["TBLPROPERTIES"]),
+            properties=_Unread(row["TBLPROPERTIES"]),
             worker_id=row["WORKER_ID"],
             enqueue_time=row["ENQUEUE_TIME"] or None,
             start=row["START"] or None,
@@ -152,6 +153,26 @@ class Compaction:
         )
 
 
+class _Unread(Mapping[str, str]):
+    """Properties that are read when somebody asks, so that a malformed row spoils no listing and no cycle."""
+
+    def __init__(self, text: str | None) -> None:
+        self._text = text
+
+    @cached_property
+    def _read(self) -> dict[str, str]:
+        return parse_properties(self._text)
+
+    def __getitem__(self, key: str) -> str:
+        return self._read[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read)
+
+    def __len__(self) -> int:
+        return len(self._read)
+
+
 def format_properties(properties: Mapping[str, str]) -> str | None:
     """Hive's form `count:length:key length:value …` of TBLPROPERTIES (StringableMap.toString); None when empty."""
     if not properties:
@@ -160,7 +181,7 @@ def format_properties(properties: Mapping[str, str]) -> str | None:
 
 
 def parse_properties(text: str | None) -> dict[str, str]:
-    """Read Hive's form (StringableMap(String)); MetastoreError when it is not one."""
+    """Read Hive's form (StringableMap(String)); MalformedProperties when it is not one."""
     if not text:
         return {}
     # Java counts UTF-16 units, so lengths are cut from that encoding
@@ -172,7 +193,7 @@ def parse_properties(text: str | None) -> dict[str, str]:
             key, rest = _cut(rest)
             properties[key], rest = _cut(rest)
     except ValueError:
-        raise MetastoreError(f"{text!r} is no list of compaction properties") from None
+        raise MalformedProperties(f"{text!r} is no list of compaction properties") from None
     return properties
 
 

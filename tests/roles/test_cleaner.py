@@ -20,6 +20,7 @@ from compactor.metastore.compaction import CompactionState, CompactionType
 from compactor.metastore.database import Database
 from compactor.metastore.mutex import MutexKey, mutex
 from compactor.metastore.queue import fail, publish
+from compactor.metastore.schema import COMPACTION_QUEUE
 from compactor.metastore.snapshots import open_reader
 from compactor.metastore.txns import abort_transactions, commit_transaction, open_transactions, transaction_state
 from compactor.service.metrics import Metrics
@@ -45,6 +46,22 @@ def test_after_a_major_only_its_base_is_left_and_the_row_succeeded(world: World)
     assert world.entries(table) == [output]
     assert world.only_row().state is CompactionState.SUCCEEDED
     assert world.metrics.registry.get_sample_value("compactor_files_removed_total") == 3
+
+
+def test_a_row_whose_properties_nobody_can_read_waits_alone(world: World) -> None:
+    broken, healthy = world.table("broken"), world.table("healthy")
+    for table in (broken, healthy):
+        world.write(table, times=2)
+        world.compact(table)
+    with world.db.write() as conn:
+        rows = COMPACTION_QUEUE.c
+        spoiled = COMPACTION_QUEUE.update().where(rows.CQ_TABLE == broken.table)
+        conn.execute(spoiled.values(CQ_TBLPROPERTIES="1:9:short"))
+    result = cleaner(world).run_once()
+    assert (result.cleaned, result.retried) == (1, 1)
+    (waiting,) = [row for row in world.rows() if row.table == broken]
+    assert "no list of compaction properties" in str(waiting.error_message)
+    assert len(world.entries(healthy)) == 1
 
 
 def test_after_a_minor_the_base_and_the_new_delta_are_left(world: World) -> None:
