@@ -32,9 +32,8 @@ def test_our_cleaner_finishes_what_hives_cleaner_can_not(hive: Hive, compactor: 
         until(lambda: b"invalid byte sequence" in log.read_bytes(), "Hive's cleaner has failed")
         assert table.last(sql).state == "ready for cleaning"
         hive.playing(Roles())
-        compactor("cleaner", "--once")
+        compactor.clean(lambda: table.last(sql).state == "succeeded")
         left = conn.execute('SELECT count(*) FROM "COMPACTION_QUEUE" WHERE "CQ_TABLE" = %s', (table.name,)).fetchone()
     assert left == (0,)
-    assert table.last(sql).state == "succeeded"
     table.is_read_alike(sql, rows)
     assert rows == Counter([(i, "a") for i in range(3)])

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,10 @@ class Compactor:
             running = Process(role, self._command(role), log=log, cwd=self._root, env=_environment())
             self._running[role] = running
         return running
+
+    def clean(self, is_clean: Callable[[], bool]) -> None:
+        """Cycles of our cleaner until it is clean: who held the files may take a moment to be gone."""
+        until(lambda: self("cleaner", "--once") is not None and is_clean(), "the cleaner has cleaned")
 
     @contextmanager
     def stopped_in_a_compaction(self, hive: Hive, table: str) -> Iterator[int]:
