@@ -4,6 +4,7 @@ CompactorError
 ├── ConfigError                  a setting is wrong; names the field, the value and what is allowed
 ├── UsageError                   a command or statement cannot be understood
 ├── MetastoreError
+│   ├── MalformedProperties      the properties of one compaction's row cannot be read
 │   ├── DatabaseUnavailable      no connection, or it was lost; retrying may help
 │   ├── NotInitialised           the database has no Hive transaction tables
 │   ├── SchemaNotSupported       the tables are not those of a Hive that we can work beside
