@@ -19,7 +19,15 @@ settings.register_profile("default", deadline=None, suppress_health_check=_NEVER
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-_LONG = {"simulation", "properties", "test_bad_input.py", "test_histories.py", "test_benchmarks.py"}
+_LONG = {
+    "simulation",
+    "properties",
+    "regressions",
+    "test_bad_input.py",
+    "test_histories.py",
+    "test_benchmarks.py",
+    "test_lock_model.py",
+}
 """Folders and modules that tell whole stories: together they take as long as all the other fast tests do."""
 
 
