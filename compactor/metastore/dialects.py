@@ -66,6 +66,10 @@ class Dialect(ABC):
         """What lets generated ids go on after one that was inserted; None where they do so by themselves."""
         return None
 
+    def index_names(self, conn: sa.Connection, table: sa.Table) -> set[str]:
+        """The indexes that a table has in the database."""
+        return {str(index["name"]) for index in sa.inspect(conn).get_indexes(table.name)}
+
     @abstractmethod
     def alone(self, conn: sa.Connection, what: str) -> AbstractContextManager[None]:
         """One at a time, whoever does `what` on the same database; waits its turn."""
@@ -247,6 +251,10 @@ class Mysql(Dialect):
 
     def lock_table(self, table: sa.Table, *, shared: bool) -> sa.Executable:
         return sa.select(*table.columns).with_for_update(read=shared)
+
+    def index_names(self, conn: sa.Connection, table: sa.Table) -> set[str]:
+        # SQLAlchemy takes a key of columns named …PARTITION for the table's partitioning
+        return {row.Key_name for row in conn.exec_driver_sql(f"SHOW INDEX FROM `{table.name}`")}
 
     @contextmanager
     def alone(self, conn: sa.Connection, what: str) -> Iterator[None]:

@@ -27,7 +27,7 @@ from compactor.metastore.catalog_schema import (
     text,
 )
 from compactor.metastore.database import Database, retried
-from compactor.metastore.dialects import Message, alone
+from compactor.metastore.dialects import Message, alone, dialect_of
 
 SCHEMA_VERSION = "4.0.0"
 """The Hive schema whose tables these are, as VERSION says it."""
@@ -289,8 +289,11 @@ def _upgrade(conn: sa.Connection, installed: int) -> InitOutcome:
     if not missing and not indexed:
         return InitOutcome.ALREADY_THERE
     metadata.create_all(conn, tables=missing)
-    for index in (index for its in indexed for index in its.indexes):
-        index.create(conn, checkfirst=True)
+    for owner in indexed:
+        present = dialect_of(conn).index_names(conn, owner)
+        for index in owner.indexes:
+            if index.name not in present:
+                index.create(conn)
     conn.execute(COMPACTOR_INSTALLATION.update().values(INSTALLATION_VERSION=INSTALLATION_VERSION))
     return InitOutcome.UPGRADED
 
