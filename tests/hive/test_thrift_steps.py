@@ -404,7 +404,7 @@ def test_a_rebalance_that_an_update_overtook_is_not_published(hive: Hive, sql: H
 
 def test_partitions_with_odd_values_are_found(hive: Hive, sql: HiveSession, lab: Lab) -> None:
     odd = ["a/b=c", "50% of ü", "x'y", " "]
-    table = create(hive, sql, "odd", clause="PARTITIONED BY (p string)")
+    table = create(hive, sql, "odd_by_thrift", clause="PARTITIONED BY (p string)")
     quoted = ["'" + value.replace("'", "\\'") + "'" for value in odd]
     for i in range(2):
         sql(f"INSERT INTO {table.full_name} PARTITION (p) VALUES " + ", ".join(f"({i}, 'a', {v})" for v in quoted))
