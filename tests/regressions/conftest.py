@@ -7,20 +7,8 @@ import pytest
 
 from compactor.metastore.database import Database
 from compactor.metastore.schema import init_db
-from tests.servers import MariadbServer, PostgresqlServer, Server, running
+from tests.servers import Server
 from tests.simulation.world import World, database_url
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[Server]:
-    with running(PostgresqlServer) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def mariadb() -> Iterator[Server]:
-    with running(MariadbServer) as server:
-        yield server
 
 
 @pytest.fixture(
