@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from compactor.jobs.session import SparkSessions
 
 AVRO_SCHEMA = '{"type":"record","name":"r","fields":[{"name":"n","type":"int"},{"name":"s","type":["null","string"]}]}'
+
+
+@contextmanager
+def in_time_zone(sessions: SparkSessions, name: str) -> Iterator[None]:
+    """Set what Java takes for the machine's zone. A process's Java outlives its sessions, and its options with it."""
+    jvm: Any = sessions.get().sparkContext._jvm
+    zones = jvm.java.util.TimeZone
+    before = zones.getDefault()
+    zones.setDefault(zones.getTimeZone(name))
+    try:
+        yield
+    finally:
+        zones.setDefault(before)
 
 
 class OrcFiles:

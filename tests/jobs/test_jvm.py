@@ -20,7 +20,7 @@ from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.reader import OrcSource
 from compactor.orc.types import acid_type
 from compactor.storage.filesystem import open_location
-from tests.jobs.java_files import OrcFiles
+from tests.jobs.java_files import OrcFiles, in_time_zone
 
 pytestmark = pytest.mark.slow
 
@@ -36,11 +36,11 @@ BUCKET = 536870912
 
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessions]:
-    conf = {"spark.driver.extraJavaOptions": "-Duser.timezone=America/New_York"}
     made = SparkSessions(
-        master="local[2]", app_name="tests", driver_memory="512m", conf=conf, cache=tmp_path_factory.mktemp("java")
+        master="local[2]", app_name="tests", driver_memory="512m", conf={}, cache=tmp_path_factory.mktemp("java")
     )
-    yield made
+    with in_time_zone(made, "America/New_York"):
+        yield made
     made.stop()
 
 

@@ -75,12 +75,12 @@ def events(write_id: int, first: int, count: int) -> list[Event]:
 
 @pytest.fixture(scope="module")
 def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessions]:
-    # java.sql.Timestamp, of which predicates are made, is a time of the machine's zone.
-    conf = {"spark.driver.extraJavaOptions": "-Duser.timezone=UTC"}
     made = SparkSessions(
-        master="local[2]", app_name="tests", driver_memory="1g", conf=conf, cache=tmp_path_factory.mktemp("java")
+        master="local[2]", app_name="tests", driver_memory="1g", conf={}, cache=tmp_path_factory.mktemp("java")
     )
-    yield made
+    # java.sql.Timestamp, of which predicates are made, is a time of the machine's zone.
+    with in_time_zone(made, "UTC"):
+        yield made
     made.stop()
 
 
