@@ -1,4 +1,4 @@
-"""Stretches of files appended to other files: by the kernel between local ones, by hand elsewhere."""
+"""Stretches of files appended to other files, on local disks and elsewhere."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_range_beyond_the_end_is_copied_as_far_as_it_goes(source: pa.NativeFil
     assert (tmp_path / "f").read_bytes() == _CONTENT[-7:]
 
 
-def test_another_disk_is_no_obstacle(source: pa.NativeFile, tmp_path: Path) -> None:
+def test_the_files_may_lie_on_different_disks(source: pa.NativeFile, tmp_path: Path) -> None:
     memory = Path("/dev/shm")  # noqa: S108
     if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is one disk only")
@@ -53,7 +53,7 @@ def test_another_disk_is_no_obstacle(source: pa.NativeFile, tmp_path: Path) -> N
         target_path.unlink(missing_ok=True)
 
 
-def test_files_without_a_descriptor_are_read_and_written(source: pa.NativeFile, tmp_path: Path) -> None:
+def test_files_need_no_descriptor(source: pa.NativeFile, tmp_path: Path) -> None:
     memory = pa.BufferOutputStream()
     assert append_range(memory, source, 3, 500) == 500
     with _LOCAL.write_atomically(f"{tmp_path}/f") as target:
