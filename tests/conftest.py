@@ -1,4 +1,4 @@
-"""What `make check` leaves out, and how far Hypothesis goes.
+"""What `make check` leaves out, what one xdist worker runs together, and how far Hypothesis goes.
 
 Hypothesis profiles: `default` explores further at every run, `ci` (chosen by CI=…) repeats the same examples.
 """
@@ -6,6 +6,7 @@ Hypothesis profiles: `default` explores further at every run, `ci` (chosen by CI
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,10 +32,26 @@ _LONG = {
 """Folders and modules that tell whole stories: together they take as long as all the other fast tests do."""
 
 
+_HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks for groups in the same hook.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `--dist loadgroup` a module stays together, and so does all that shares the one running Hive.
+
+    That group takes longest: it comes first (`--no-loadscope-reorder`), so that other workers do the rest beside it.
+    """
+    sizes = Counter(map(_group, items))
+    items.sort(key=lambda item: (_group(item) != "hive", -sizes[_group(item)]))
     for item in items:
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
         if _LONG & set(Path(item.path).parts):
             item.add_marker(pytest.mark.slow)
+
+
+def _group(item: pytest.Item) -> str:
+    module = Path(item.path).relative_to(_HERE)
+    return "hive" if module.parts[0] == "hive" else str(module)
 
 
 @pytest.fixture(scope="session")

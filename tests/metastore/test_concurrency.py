@@ -52,6 +52,7 @@ from compactor.metastore.txns import (
     transaction_state,
 )
 from compactor.metastore.writeids import allocate_write_ids, seed_write_id, table_write_ids
+from tests.servers import SERVERS
 
 pytestmark = pytest.mark.slow
 
@@ -306,12 +307,12 @@ def test_a_transaction_is_committed_or_aborted_and_never_half_of_each(
         assert conn.scalar(sa.select(sa.func.count()).select_from(TXN_COMPONENTS)) == 0
 
 
+# SQLite's writers always wait for each other.
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
 @pytest.mark.parametrize("operation", [Operation.INSERT, Operation.UPDATE])
 def test_only_changes_wait_for_those_that_open(
-    db: Database, other: Database, pool: ThreadPoolExecutor, backend: str, operation: Operation
+    db: Database, other: Database, pool: ThreadPoolExecutor, operation: Operation
 ) -> None:
-    if backend == "sqlite":
-        pytest.skip("its writers always wait for each other")
     txn_id = begin(other)
     allocate_write_ids(other, [txn_id], T)
     acquire(other, wanted(txn_id, kind=LockType.SHARED_WRITE, operation=operation))
