@@ -137,12 +137,17 @@ def _write_part(
 
 @dataclass(frozen=True, kw_only=True)
 class _Stripe:
-    """A stripe of a source. file: the source as the plan knows it. at: its number."""
+    """A stripe of a source. file: the source as the plan knows it. at: its number. fits: the source, into the output."""
 
     source: OrcSource
     file: SourceFile
     at: int
     facts: StripeFacts
+    fits: bool
+
+    @property
+    def may_be_copied(self) -> bool:
+        return self.facts.trusted and self.fits
 
     def __str__(self) -> str:
         return f"{self.source.path}: stripe {self.at}"
@@ -179,10 +184,11 @@ class _Rewrite:
             file = self._item.sources[position]
             with opened(self._fs, self._root, file) as source:
                 facts = stripe_facts(source.tail)
+                fits = file.synthetic is None and self._template.accepts(source.tail)
                 for run in runs:
                     for at in range(run.start, run.stop):
                         self.rows_in += facts[at].rows
-                        self._stripe(_Stripe(source=source, file=file, at=at, facts=facts[at]), run.use)
+                        self._stripe(_Stripe(source=source, file=file, at=at, facts=facts[at], fits=fits), run.use)
         self._flush()
 
     def _end(self, part: Part) -> RowId | None:
@@ -225,7 +231,7 @@ class _Rewrite:
     def _stripe(self, stripe: _Stripe, use: StripeUse) -> None:
         acid = self._item.kind is ItemKind.ROWS
         if use is StripeUse.COPY:
-            if not self._may_copy(stripe):
+            if not stripe.may_be_copied:
                 raise VerificationError(f"{stripe} is not the one that was planned to be copied")
             last = self._order.follow_stripe(stripe.source, stripe.at, stripe.facts) if acid else None
             self._copy(stripe, last)
@@ -239,7 +245,7 @@ class _Rewrite:
             return
         if keys is not None:
             self._order.follow(keys, keep, stripe.source.path)
-        whole = bool(keep.all()) and self._may_copy(stripe)
+        whole = bool(keep.all()) and stripe.may_be_copied
         if whole and use is StripeUse.DECODE and stripe.facts.size >= stripes.SMALL_STRIPE_BYTES:
             self._copy(stripe, self._order.last)
         elif self._sink.diverting and not self._pending.rows and not whole:
@@ -283,9 +289,6 @@ class _Rewrite:
         self.invalid += int(np.count_nonzero(~valid))
         self.deleted += int(np.count_nonzero(valid & ~keep))
         return keep
-
-    def _may_copy(self, stripe: _Stripe) -> bool:
-        return stripe.facts.trusted and stripe.file.synthetic is None and self._template.accepts(stripe.source.tail)
 
     def _copy(self, stripe: _Stripe, last: RowId | None) -> None:
         self._flush()
