@@ -12,6 +12,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote
 
@@ -32,6 +33,9 @@ class FileSystem(Protocol):
 
     def listing(self, path: str) -> Listing:
         """Everything below `path`; PathNotFound when it does not exist."""
+
+    def directories(self, path: str) -> frozenset[str]:
+        """Every directory below `path`, relative to it; PathNotFound when `path` does not exist."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -55,6 +59,12 @@ class FileSystem(Protocol):
 
     def delete_directory(self, path: str) -> None:
         """Remove a directory and all below it; nothing happens when it is gone already."""
+
+    def delete_empty_directory(self, path: str) -> bool:
+        """Remove a directory that holds nothing; False when it holds something. Gone already counts as removed.
+
+        One step on a local disk; elsewhere a look and then a removal.
+        """
 
 
 FilesystemOf = Callable[[str], tuple[FileSystem, str]]
@@ -106,6 +116,13 @@ class ArrowFileSystem:
             files=tuple(sorted(files)),
             compacted_bases=frozenset(self._compacted_bases(root, files)),
         )
+
+    def directories(self, path: str) -> frozenset[str]:
+        root = path.rstrip("/")
+        with translated(path):
+            infos = self._arrow.get_file_info(pafs.FileSelector(root, recursive=True))
+        found = (info.path[len(root) :].strip("/") for info in infos if info.type == pafs.FileType.Directory)
+        return frozenset(found)
 
     def exists(self, path: str) -> bool:
         with translated(path):
@@ -188,6 +205,22 @@ class ArrowFileSystem:
             raise UnsafePath("the root of a file system is never deleted")
         with contextlib.suppress(PathNotFound), translated(path):
             self._arrow.delete_dir(path)
+
+    def delete_empty_directory(self, path: str) -> bool:
+        if not self._local:
+            with translated(path):
+                if self._arrow.get_file_info(pafs.FileSelector(path, allow_not_found=True)):
+                    return False
+            self.delete_directory(path)
+            return True
+        with contextlib.suppress(PathNotFound), translated(path):
+            try:
+                Path(path).rmdir()
+            except OSError as error:
+                if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                    return False
+                raise
+        return True
 
     def _sync(self, path: str) -> None:
         """Force a local file or directory to disk; other file systems acknowledge only what is safe."""

@@ -237,6 +237,38 @@ def test_odd_names_are_taken_as_they_are(tmp_path: Path, name: str) -> None:
     assert names(tmp_path) == [name]
 
 
+def test_directories_are_found_at_every_depth_empty_ones_too(tmp_path: Path, store: pafs.FileSystem) -> None:
+    for arrow, root in ((pafs.LocalFileSystem(), str(tmp_path)), (store, "b")):
+        filesystem = ArrowFileSystem(arrow)
+        filesystem.create_directory(f"{root}/t/p=1/q=x/delta_1_1")
+        filesystem.create_directory(f"{root}/t/p=2")
+        found = {"p=1", "p=1/q=x", "p=1/q=x/delta_1_1", "p=2"}
+        assert filesystem.directories(f"{root}/t") == filesystem.directories(f"{root}/t/") == found
+        with pytest.raises(PathNotFound):
+            filesystem.directories(f"{root}/nothing")
+
+
+def test_only_an_empty_directory_goes_as_one(tmp_path: Path, store: pafs.FileSystem) -> None:
+    for arrow, root in ((pafs.LocalFileSystem(), str(tmp_path)), (store, "b")):
+        filesystem = ArrowFileSystem(arrow)
+        filesystem.create_directory(f"{root}/t/inner")
+        assert not filesystem.delete_empty_directory(f"{root}/t")
+        assert filesystem.delete_empty_directory(f"{root}/t/inner")
+        assert filesystem.delete_empty_directory(f"{root}/t/inner"), "gone already"
+        assert filesystem.directories(f"{root}/t") == frozenset()
+        with filesystem.write_atomically(f"{root}/t/f") as stream:
+            stream.write(b"abc")
+        assert not filesystem.delete_empty_directory(f"{root}/t")
+        assert filesystem.exists(f"{root}/t/f")
+
+
+def test_a_file_in_the_place_of_an_empty_directory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abc")
+    with pytest.raises(StorageError):
+        _LOCAL.delete_empty_directory(f"{tmp_path}/f")
+    assert names(tmp_path) == ["f"]
+
+
 # --- locations
 
 

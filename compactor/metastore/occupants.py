@@ -1,0 +1,132 @@
+"""Who lives at a location, or in it, or around it: asked before anything is removed that the catalogue has forgotten.
+
+Two locations are compared as Hadoop's `Path` sees them: `file:/w/t`, `file:///w//t/` and `/w/t` are one place. Two
+buckets of an object store are two places; of other authorities nobody knows whether they are the same one (`hdfs://ns`
+and `hdfs://host:8020`), so they count as the same. The catalogue has no index by location: a question reads all of them
+once, in the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from compactor.metastore.catalog import TableName
+from compactor.metastore.catalog_schema import DBS, PARTITIONS, SDS, TBLS
+from compactor.metastore.database import Database, retried
+
+_OBJECT_STORES = frozenset({"s3", "gs", "abfs", "wasb", "oss", "cos", "adl"})
+_SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A location taken apart. scheme: '' when it has none. parts: of the path, without '.', '..' and empty ones."""
+
+    scheme: str
+    authority: str
+    parts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, location: str) -> Place:
+        """Read a location as the metastore stores it: `scheme://authority/path`, `scheme:/path` or `/path`."""
+        scheme, colon, rest = location.partition(":")
+        if not colon or "/" in scheme:
+            scheme, rest = "", location
+        authority = ""
+        if rest.startswith("//"):
+            authority, slash, path = rest[2:].partition("/")
+            rest = slash + path
+        parts: list[str] = []
+        for part in rest.split("/"):
+            if part == "..":
+                del parts[-1:]
+            elif part not in {"", "."}:
+                parts.append(part)
+        scheme = scheme.lower()
+        return cls(scheme=_SAME_SCHEME.get(scheme, scheme), authority=authority, parts=tuple(parts))
+
+    def is_same(self, other: Place) -> bool:
+        return self._is_beside(other) and self.parts == other.parts
+
+    def is_in(self, other: Place) -> bool:
+        """Is this the other place, or below it?"""
+        return self._is_beside(other) and self.parts[: len(other.parts)] == other.parts
+
+    def _is_beside(self, other: Place) -> bool:
+        """May both be in one file system?"""
+        if not {self.scheme, other.scheme} & _OBJECT_STORES:
+            return True
+        return (self.scheme, self.authority) == (other.scheme, other.authority)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occupant:
+    """Something of the catalogue and where it lives. table None: the database itself; partition None: the table itself."""
+
+    database: str
+    table: str | None = None
+    partition: str | None = None
+    place: Place
+
+    @property
+    def name(self) -> str:
+        """`database d`, `d.t` or `d.t/p=x`."""
+        if self.table is None:
+            return f"database {self.database}"
+        return f"{self.database}.{self.table}" + ("" if self.partition is None else f"/{self.partition}")
+
+    def is_of(self, table: TableName, partition: str | None) -> bool:
+        """Is it exactly this table, or this partition?"""
+        return (self.database, self.table, self.partition) == (table.database, table.table, partition)
+
+
+@retried
+def occupants(db: Database, location: str) -> list[Occupant]:
+    """Tables and partitions, of every catalogue, whose location is this one, or below or above it.
+
+    A database counts when it lives there or below: everything lives below some database.
+    """
+    place = Place.of(location)
+    with db.read() as conn:
+        found = list(_found(conn, place))
+    return [occupant for occupant in found if _meet(occupant, place)]
+
+
+def _meet(occupant: Occupant, place: Place) -> bool:
+    above = occupant.table is not None and place.is_in(occupant.place)
+    return above or occupant.place.is_in(place)
+
+
+def _found(conn: sa.Connection, place: Place) -> Iterator[Occupant]:
+    """Whoever may live there by the text of his location, at least."""
+    of_table = sa.join(TBLS, DBS, DBS.c.DB_ID == TBLS.c.DB_ID)
+    tables = (
+        sa.select(DBS.c.NAME, TBLS.c.TBL_NAME, sa.null(), SDS.c.LOCATION)
+        .select_from(of_table.join(SDS, SDS.c.SD_ID == TBLS.c.SD_ID))
+        .where(_may_meet(SDS.c.LOCATION, place))
+    )
+    partitions = (
+        sa.select(DBS.c.NAME, TBLS.c.TBL_NAME, PARTITIONS.c.PART_NAME, SDS.c.LOCATION)
+        .select_from(
+            of_table.join(PARTITIONS, PARTITIONS.c.TBL_ID == TBLS.c.TBL_ID).join(SDS, SDS.c.SD_ID == PARTITIONS.c.SD_ID)
+        )
+        .where(_may_meet(SDS.c.LOCATION, place))
+    )
+    for query in (tables, partitions):
+        for database, table, partition, location in conn.execute(query):
+            yield Occupant(database=database, table=table, partition=partition, place=Place.of(location))
+    for column in (DBS.c.DB_LOCATION_URI, DBS.c.DB_MANAGED_LOCATION_URI):
+        for database, location in conn.execute(sa.select(DBS.c.NAME, column).where(_may_meet(column, place))):
+            yield Occupant(database=database, place=Place.of(location))
+
+
+def _may_meet(location: sa.ColumnElement[Any], place: Place) -> sa.ColumnElement[bool]:
+    """Whoever lives there or below has its last name in his location; whoever lives above ends in a name on the way."""
+    *above, last = place.parts or ("",)
+    on_the_way = sorted({"/", place.authority, *above} - {""})
+    endings = [location.endswith(name, autoescape=True) for name in on_the_way]
+    return sa.or_(location.contains(last, autoescape=True), *endings)
