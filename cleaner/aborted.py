@@ -17,6 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 
 from cleaner.obsolete import Removal, aborted
 from cleaner.remover import Removed
@@ -104,14 +105,15 @@ class AbortedTxnCleaner:
         txns = valid_txn_list(self._db)
         write_ids = valid_write_ids(self._db, found.table, txns).for_compaction()
         target = find_target(self._db, found.table, found.partition)
-        places = () if target is None else locations(self._db, target, self._filesystem_of)
-        if not places:
+        places = iter(()) if target is None else locations(self._db, target, self._filesystem_of)
+        first = next(places, None)
+        if first is None:
             return Removed(), self._forget(found, write_ids, forgettable=None)
 
         def decide(listing: Listing) -> Removal:
             return aborted(listing, Snapshot(txns=txns, write_ids=write_ids))
 
-        swept = sweep_all(self._filesystem_of, places, decide)
+        swept = sweep_all(self._filesystem_of, chain([first], places), decide)
         if swept.after.doomed:
             raise StorageError(f"{len(swept.after.doomed)} entries are still there after their removal")
         return swept.removed, self._forget(found, write_ids, forgettable=swept.after.forgettable)

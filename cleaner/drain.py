@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from cleaner.target import Target
 from compactor.acid.snapshot import ValidTxnList
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
 from compactor.metastore.holders import Blocker, oldest_unfinished_at_or_below
+from compactor.metastore.last_look import last_look
 from compactor.metastore.ready import waiting_for_cleaning
 from compactor.metastore.txns import TxnState, transaction_state
 
@@ -34,19 +36,26 @@ class HeldBy:
     blocker: Blocker | None = None
 
 
-def drained(db: Database, compaction: Compaction, txns: ValidTxnList) -> Drained | HeldBy:
-    """Whether the files that a published compaction replaced may be removed.
+@dataclass(frozen=True, kw_only=True)
+class Forbidden:
+    """The old files stay because of a parameter. owner: who has it, `table` or `partition`."""
 
-    txns: the transactions as they were a moment ago. A row without NEXT_TXN_ID, as Hive 4.0.1 leaves after a rebalance,
-    was published at an unknown moment before that one, so every transaction of it counts.
+    owner: str
+
+
+def drained(db: Database, compaction: Compaction, target: Target, txns: ValidTxnList) -> Drained | HeldBy | Forbidden:
+    """Whether the files that a published compaction replaced may be removed, as it is at this moment.
+
+    txns: the transactions as they were after the row was found ready. A row without NEXT_TXN_ID, as Hive 4.0.1 leaves
+    after a rebalance, was published at an unknown moment before that one, so every transaction of it counts. Fenced
+    when the row is no longer ready for cleaning.
     """
-    if compaction.txn_id is not None and transaction_state(db, compaction.txn_id) is TxnState.OPEN:
-        return HeldBy(compaction=compaction, reason=f"its own transaction {compaction.txn_id} has not ended")
-    up_to = compaction.next_txn_id if compaction.next_txn_id is not None else txns.high_water
-    blocker = oldest_unfinished_at_or_below(db, up_to, compaction.table)
-    if blocker is None:
-        return Drained(up_to=up_to)
-    return _held_by(compaction, blocker)
+    up_to = _bound(compaction, txns)
+    partition_id = None if target.partition is None else target.partition.id
+    look = last_look(db, compaction, up_to=up_to, table_id=target.table.id, partition_id=partition_id)
+    if look.forbidden_by is not None:
+        return Forbidden(owner=look.forbidden_by)
+    return Drained(up_to=up_to) if look.blocker is None else _held_by(compaction, look.blocker)
 
 
 def held(db: Database, due: Collection[int], txns: ValidTxnList, *, limit: int = 100) -> list[HeldBy]:
@@ -59,16 +68,21 @@ def held(db: Database, due: Collection[int], txns: ValidTxnList, *, limit: int =
 
 def why_not_due(db: Database, compaction: Compaction, txns: ValidTxnList) -> HeldBy:
     """What keeps a row in 'ready for cleaning'."""
-    match drained(db, compaction, txns):
-        case HeldBy() as holder:
-            return holder
-        case Drained():
-            reason = (
-                f"an earlier attempt failed, the next one waits: {compaction.error_message}"
-                if compaction.retry_retention > 0
-                else "an older compaction of the same object comes first, or the retention is not over"
-            )
-            return HeldBy(compaction=compaction, reason=reason)
+    if compaction.txn_id is not None and transaction_state(db, compaction.txn_id) is TxnState.OPEN:
+        return HeldBy(compaction=compaction, reason=f"its own transaction {compaction.txn_id} has not ended")
+    blocker = oldest_unfinished_at_or_below(db, _bound(compaction, txns), compaction.table)
+    if blocker is not None:
+        return _held_by(compaction, blocker)
+    reason = (
+        f"an earlier attempt failed, the next one waits: {compaction.error_message}"
+        if compaction.retry_retention > 0
+        else "an older compaction of the same object comes first, or the retention is not over"
+    )
+    return HeldBy(compaction=compaction, reason=reason)
+
+
+def _bound(compaction: Compaction, txns: ValidTxnList) -> int:
+    return compaction.next_txn_id if compaction.next_txn_id is not None else txns.high_water
 
 
 def _held_by(compaction: Compaction, blocker: Blocker) -> HeldBy:

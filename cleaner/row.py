@@ -1,14 +1,16 @@
 """Cleaning one row of the queue, from 'ready for cleaning' to its end.
 
+What is known of a page of rows together was read before (`cleaner.facts`).
+
 1. Table or partition dropped: nothing to remove, the row is done. Dropped by Hive with files left behind: refused.
 2. The compaction's transaction is aborted (HIVE-29572): its own output goes, the row fails, nothing else is touched.
-3. `no_cleanup`: refused, the files stay.
-4. Someone may still read the old files (`cleaner.drain`): held.
+3. Look once more (`cleaner.drain`): `no_cleanup`: refused, the files stay.
+4. Someone may still read the old files: held.
 5. Decide what goes (`cleaner.obsolete`) with a snapshot that ends at the publication, in transactions and in write ids,
    so that what a later compaction replaced survives for its own readers. A partitioned table as a whole is named only by
    aborted dynamic-partition inserts: there only aborted entries go, never obsolete ones (HIVE-25502, I8).
 6. Remove (`cleaner.remover`), list again; something is left: the row stays. Otherwise the row succeeds and the database
-   forgets what no file holds any more.
+   forgets what no file holds any more, together with others (`cleaner.page`).
 7. An error of storage or format: again later, with doubling pauses; after the last attempt the row fails and says why.
 
 Sources: Hive `CompactionCleaner`, `TaskHandler`; reference §4.
@@ -19,28 +21,19 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from cleaner.drain import Drained, HeldBy, drained
+from cleaner.drain import Drained, Forbidden, HeldBy, drained
+from cleaner.facts import Facts
 from cleaner.obsolete import Removal, aborted, output_of, replaced
 from cleaner.remover import Removed
 from cleaner.sweep import Swept, sweep, sweep_all
-from cleaner.target import Target, find_target, locations
+from cleaner.target import Target, locations
 from compactor.acid.directory import Listing, Snapshot
 from compactor.acid.snapshot import ValidTxnList
 from compactor.errors import CompactorError, Fenced, FormatError, MalformedProperties, StorageError
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
-from compactor.metastore.delta_counts import record_delta_counts
-from compactor.metastore.ready import (
-    cleaner_retry,
-    clear_cleaner_start,
-    fail_ready,
-    mark_cleaned,
-    mark_cleaner_start,
-    refuse_cleaning,
-)
-from compactor.metastore.snapshots import valid_txn_list
+from compactor.metastore.ready import Cleaned, cleaner_retry, clear_cleaner_start, fail_ready, refuse_cleaning
 from compactor.metastore.txns import TxnState, transaction_state
-from compactor.metastore.writeids import valid_write_ids
 from compactor.storage.filesystem import FilesystemOf
 
 LOCATION_PROPERTY = "location"
@@ -65,13 +58,18 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class RowOutcome:
-    """What became of a row. reason: empty when it was cleaned. holder: set for HELD by a transaction."""
+    """What became of a row.
+
+    reason: empty when it was cleaned. holder: set for HELD by a transaction. cleaned: set for CLEANED, what the database
+    has to write down.
+    """
 
     compaction: Compaction
     verdict: Verdict
     removed: Removed = field(default_factory=Removed)
     reason: str = ""
     holder: HeldBy | None = None
+    cleaned: Cleaned | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,40 +90,38 @@ class RetryRule:
 
 
 def clean_row(
-    db: Database, filesystem_of: FilesystemOf, compaction: Compaction, retry: RetryRule, *, open_timeout_ms: int
+    db: Database, filesystem_of: FilesystemOf, facts: Facts, compaction: Compaction, retry: RetryRule
 ) -> RowOutcome:
-    """One attempt at a row that `ready_to_clean` gave; MetastoreError when the database fails.
+    """One attempt at a row of which `mark_cleaner_start` has shown it; MetastoreError when the database fails.
 
-    open_timeout_ms: see `in_flight`.
+    facts: about the page that the row is of.
     """
     try:
-        return _clean(db, filesystem_of, compaction, open_timeout_ms)
+        return _clean(db, filesystem_of, facts, compaction)
     except Fenced as error:
         return RowOutcome(compaction=compaction, verdict=Verdict.LOST, reason=error.message)
     except (StorageError, FormatError, MalformedProperties) as error:
         return _try_later(db, compaction, retry, error)
 
 
-def _clean(db: Database, filesystem_of: FilesystemOf, compaction: Compaction, open_timeout_ms: int) -> RowOutcome:
+def _clean(db: Database, filesystem_of: FilesystemOf, facts: Facts, compaction: Compaction) -> RowOutcome:
     if location := compaction.properties.get(LOCATION_PROPERTY):
         return _end_soft_delete(db, compaction, location)
-    target = find_target(db, compaction.table, compaction.partition)
+    target = facts.target(compaction)
     if target is None or target.location is None:
-        mark_cleaned(db, compaction, uncompacted_aborts=False)
-        return RowOutcome(compaction=compaction, verdict=Verdict.CLEANED)
-    if compaction.txn_id is not None and transaction_state(db, compaction.txn_id) is TxnState.ABORTED:
+        return RowOutcome(compaction=compaction, verdict=Verdict.CLEANED, cleaned=Cleaned(compaction=compaction))
+    if compaction.txn_id is not None and facts.txns.is_aborted(compaction.txn_id):
         return _discard(db, filesystem_of, compaction, target)
-    if owner := target.no_cleanup:
-        return _refuse(db, compaction, f"no_cleanup is set on the {owner}; the obsolete files stay")
-    txns = valid_txn_list(db, open_timeout_ms=open_timeout_ms)
-    match drained(db, compaction, txns):
+    match drained(db, compaction, target, facts.txns):
+        case Forbidden(owner=owner):
+            return _refuse(db, compaction, f"no_cleanup is set on the {owner}; the obsolete files stay")
         case HeldBy() as holder:
-            return _hold(holder)
+            return _hold(db, holder)
         case Drained(up_to=up_to):
             # Nothing when the row does not say how far it compacted, so that only aborted outputs can go
             highest = compaction.highest_write_id or 0
-            write_ids = valid_write_ids(db, compaction.table, txns).capped(highest)
-            snapshot = Snapshot(txns=cleaning_txns(txns, up_to), write_ids=write_ids)
+            write_ids = facts.write_ids[compaction.table].capped(highest)
+            snapshot = Snapshot(txns=cleaning_txns(facts.txns, up_to), write_ids=write_ids)
             return _remove(db, filesystem_of, compaction, target, snapshot)
 
 
@@ -142,18 +138,14 @@ def cleaning_txns(txns: ValidTxnList, up_to: int) -> ValidTxnList:
 def _remove(
     db: Database, filesystem_of: FilesystemOf, compaction: Compaction, target: Target, snapshot: Snapshot
 ) -> RowOutcome:
-    mark_cleaner_start(db, compaction)
     swept = _sweep(db, filesystem_of, target, snapshot)
     if swept.after.doomed:
-        clear_cleaner_start(db, compaction)
         reason = f"{len(swept.after.doomed)} entries are still there after their removal"
-        return _hold(HeldBy(compaction=compaction, reason=reason), swept.removed)
+        return _hold(db, HeldBy(compaction=compaction, reason=reason), swept.removed)
     # Hive forgets every abort up to the highest write id when no file has one left, and with them aborted compactions,
     # which must stay known for their quarantine (cleaner.abandoned): so always exactly the write ids, nothing more
-    mark_cleaned(db, compaction, uncompacted_aborts=True, aborted_write_ids=swept.after.forgettable)
-    # Counted before this compaction; the initiator counts again when there is something new
-    record_delta_counts(db, {(compaction.table, compaction.partition): {}})
-    return RowOutcome(compaction=compaction, verdict=Verdict.CLEANED, removed=swept.removed)
+    cleaned = Cleaned(compaction=compaction, forgettable=swept.after.forgettable)
+    return RowOutcome(compaction=compaction, verdict=Verdict.CLEANED, removed=swept.removed, cleaned=cleaned)
 
 
 def _sweep(db: Database, filesystem_of: FilesystemOf, target: Target, snapshot: Snapshot) -> Swept:
@@ -190,7 +182,8 @@ def _end_soft_delete(db: Database, compaction: Compaction, location: str) -> Row
     return _refuse(db, compaction, f"Hive dropped the object and left its files at {location}: remove them by hand")
 
 
-def _hold(holder: HeldBy, removed: Removed | None = None) -> RowOutcome:
+def _hold(db: Database, holder: HeldBy, removed: Removed | None = None) -> RowOutcome:
+    clear_cleaner_start(db, holder.compaction)
     return RowOutcome(
         compaction=holder.compaction,
         verdict=Verdict.HELD,

@@ -2,8 +2,8 @@
 
 One cycle, under the Cleaner mutex so that several cleaners, Hive's among them, take turns:
 
-1. Rows in 'ready for cleaning' that nobody holds any more, several at a time (`cleaner.row`). Those that Hive published
-   without saying when get their bound first (`metastore.undated`).
+1. Rows in 'ready for cleaning' that nobody holds any more, several at a time (`cleaner.row`) and page by page
+   (`cleaner.page`). Those that Hive published without saying when get their bound first (`metastore.undated`).
 2. Rows that are held: nothing happens to them, but the result says who holds each, and the log does once.
 3. Outputs of aborted compactions (`cleaner.abandoned`), then aborted writes over a threshold (`cleaner.aborted`).
 
@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from cleaner.abandoned import AbandonedOutcome, AbandonedOutputs
 from cleaner.aborted import AbortedOutcome, AbortedTxnCleaner
 from cleaner.drain import HeldBy, held
+from cleaner.facts import Facts, facts_of
+from cleaner.page import clean_page
 from cleaner.remover import Removed
 from cleaner.row import RetryRule, RowOutcome, Verdict, clean_row
 from compactor.metastore.compaction import Compaction
@@ -39,6 +42,9 @@ _log = structlog.get_logger(__name__)
 
 ROWS_A_CYCLE = 1000
 """Rows that one cycle cleans at most, so that a cycle ends, and the process can."""
+
+ROWS_A_PAGE = 100
+"""Rows that are started and ended together, and have to be looked at again when the process dies in between."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +130,8 @@ class Cleaner:
             date_publications(self._db)
             due = self._due()
             with ThreadPoolExecutor(self._settings.cleaner.threads, thread_name_prefix="cleaner") as pool:
-                outcomes = list(pool.map(self._clean_row, due))
+                pages = [due[start : start + ROWS_A_PAGE] for start in range(0, len(due), ROWS_A_PAGE)]
+                outcomes = [outcome for page in pages for outcome in self._clean_page(page, pool)]
             txns = valid_txn_list(self._db, open_timeout_ms=self._open_timeout_ms)
             waiting = held(self._db, {row.id for row in due}, txns)
             abandoned = self._abandoned.run_once()
@@ -141,17 +148,20 @@ class Cleaner:
         self._reached = due[-1].id if len(due) == ROWS_A_CYCLE else 0
         return due
 
-    def _clean_row(self, compaction: Compaction) -> RowOutcome:
+    def _clean_page(self, page: Sequence[Compaction], pool: Executor) -> Iterator[RowOutcome]:
+        facts = facts_of(self._db, page, open_timeout_ms=self._open_timeout_ms)
+        for outcome in clean_page(self._db, page, partial(self._clean_row, facts), pool, self._clock):
+            log = self._log.bind(id=outcome.compaction.id, object=outcome.compaction.object_name)
+            if outcome.verdict in {Verdict.RETRY, Verdict.REFUSED, Verdict.FAILED}:
+                log.warning("compaction not cleaned", outcome=outcome.verdict.value, why=outcome.reason)
+            elif outcome.verdict is Verdict.CLEANED:
+                log.info("compaction cleaned", files=outcome.removed.files, bytes=outcome.removed.bytes)
+            yield outcome
+
+    def _clean_row(self, facts: Facts, compaction: Compaction) -> RowOutcome:
         began = self._clock()
-        outcome = clean_row(
-            self._db, self._filesystem_of, compaction, self._retry, open_timeout_ms=self._open_timeout_ms
-        )
+        outcome = clean_row(self._db, self._filesystem_of, facts, compaction, self._retry)
         self._metrics.cleaner_cycle.labels(compaction.type.name.lower()).observe(self._clock() - began)
-        log = self._log.bind(id=compaction.id, object=compaction.object_name)
-        if outcome.verdict in {Verdict.RETRY, Verdict.REFUSED, Verdict.FAILED}:
-            log.warning("compaction not cleaned", outcome=outcome.verdict.value, why=outcome.reason)
-        elif outcome.verdict is Verdict.CLEANED:
-            log.info("compaction cleaned", files=outcome.removed.files, bytes=outcome.removed.bytes)
         return outcome
 
     def _result(

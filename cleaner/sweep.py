@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from cleaner.obsolete import Removal
+from cleaner.obsolete import Doomed, Removal
 from cleaner.remover import Removed, remove
 from compactor.acid.directory import Listing
 from compactor.storage.filesystem import FilesystemOf
@@ -36,16 +36,12 @@ def sweep(filesystem_of: FilesystemOf, location: str, decide: Callable[[Listing]
 def sweep_all(filesystem_of: FilesystemOf, places: Iterable[str], decide: Callable[[Listing], Removal]) -> Swept:
     """`sweep` several locations of one object: an aborted write id is forgotten only when none of them has it."""
     removed = Removed()
-    left: list[Removal] = []
+    doomed: list[Doomed] = []
+    forgettable: frozenset[int] | None = None
     for location in places:
         swept = sweep(filesystem_of, location, decide)
         removed += swept.removed
-        left.append(swept.after)
-    forgettable = frozenset.intersection(*(r.forgettable for r in left)) if left else frozenset()
-    return Swept(
-        removed=removed,
-        after=Removal(
-            doomed=tuple(entry for r in left for entry in r.doomed),
-            forgettable=forgettable,
-        ),
-    )
+        doomed += swept.after.doomed
+        here = swept.after.forgettable
+        forgettable = here if forgettable is None else forgettable & here
+    return Swept(removed=removed, after=Removal(doomed=tuple(doomed), forgettable=forgettable or frozenset()))

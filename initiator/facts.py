@@ -14,12 +14,12 @@ from compactor.metastore.catalog import (
     TableName,
     get_database,
     get_tables,
-    partition_locations,
 )
 from compactor.metastore.compaction import CompactionState
 from compactor.metastore.database import Database
 from compactor.metastore.history import Outcome, outcomes_of_each
-from compactor.metastore.writeids import valid_write_ids
+from compactor.metastore.places import partition_places
+from compactor.metastore.writeids import valid_write_ids_of_each
 from initiator.decide import PastCompaction
 
 Object = tuple[TableName, str | None]
@@ -81,13 +81,15 @@ def facts_of(db: Database, page: Sequence[Candidate], txns: ValidTxnList, *, out
         databases=_databases(db, {table.database for table, _ in objects}),
         tables=tables,
         locations={
-            (table, partition): location
+            (table, name): place.location
             for table, names in partitions.items()
-            for partition, location in partition_locations(db, tables[table], names).items()
+            for name, place in partition_places(db, tables[table], names).items()
         },
         active=active_objects(db, objects),
         outcomes=outcomes_of_each(db, objects, outcomes),
-        write_ids={table: valid_write_ids(db, table, txns).for_compaction() for table in tables},
+        write_ids={
+            table: write_ids.for_compaction() for table, write_ids in valid_write_ids_of_each(db, tables, txns).items()
+        },
     )
 
 

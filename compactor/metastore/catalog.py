@@ -206,21 +206,6 @@ def get_partition(db: Database, table: TableName, name: str) -> Partition:
 
 
 @retried
-def partition_locations(db: Database, table: Table, names: Collection[str]) -> dict[str, str]:
-    """Where those of the (escaped) names lie that are partitions of the table, in a few queries."""
-    found: dict[str, str] = {}
-    with db.read() as conn:
-        for some in _chunks(sorted(names)):
-            query = (
-                sa.select(PARTITIONS.c.PART_NAME, SDS.c.LOCATION)
-                .join(SDS, SDS.c.SD_ID == PARTITIONS.c.SD_ID)
-                .where(PARTITIONS.c.TBL_ID == table.id, PARTITIONS.c.PART_NAME.in_(some))
-            )
-            found |= dict(conn.execute(query).all())
-    return found
-
-
-@retried
 def list_partitions(db: Database, table: TableName) -> list[Partition]:
     """All partitions in the order of their names; empty when the table is not partitioned."""
     with db.read() as conn:

@@ -6,7 +6,7 @@ Every function here works inside the caller's database transaction; none begins 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -15,8 +15,10 @@ from sqlalchemy import (
     Connection,
     Label,
     Select,
+    String,
     Table,
     and_,
+    bindparam,
     cast,
     delete,
     insert,
@@ -103,6 +105,22 @@ def object_is(rows: Table, prefix: str, table: TableName, partition: str | None)
     )
 
 
+def each_object(rows: Table, prefix: str, *, partitioned: bool) -> ColumnElement[bool]:
+    """`object_is` for a statement that runs once for each of many objects: its parameters come from `of_object`."""
+    in_partition = rows.c[f"{prefix}_PARTITION"]
+    return and_(
+        rows.c[f"{prefix}_DATABASE"] == bindparam("of_database"),
+        rows.c[f"{prefix}_TABLE"] == bindparam("of_table"),
+        exactly(in_partition, bindparam("of_partition", type_=String())) if partitioned else in_partition.is_(None),
+    )
+
+
+def of_object(table: TableName, partition: str | None) -> dict[str, Any]:
+    """The parameters of `each_object` for one of them."""
+    names = {"of_database": table.database, "of_table": table.table}
+    return names if partition is None else names | {"of_partition": partition}
+
+
 def objects_are(
     rows: Table, prefix: str, objects: Iterable[tuple[TableName, str | None]]
 ) -> Iterator[ColumnElement[bool]]:
@@ -182,10 +200,12 @@ def held_by(claim: Compaction, *conditions: ColumnElement[bool]) -> ColumnElemen
 
 def ready(compaction: Compaction) -> ColumnElement[bool]:
     """The guard of every step of the cleaner: the row still waits for cleaning."""
-    return and_(
-        COMPACTION_QUEUE.c.CQ_ID == compaction.id,
-        COMPACTION_QUEUE.c.CQ_STATE == CompactionState.READY_FOR_CLEANING,
-    )
+    return ready_among([compaction.id])
+
+
+def ready_among(ids: Collection[int]) -> ColumnElement[bool]:
+    """`ready` for a step that takes a page of rows."""
+    return and_(COMPACTION_QUEUE.c.CQ_ID.in_(ids), COMPACTION_QUEUE.c.CQ_STATE == CompactionState.READY_FOR_CLEANING)
 
 
 def change_row(conn: Connection, compaction: Compaction, guard: ColumnElement[bool], values: dict[str, Any]) -> None:
@@ -207,16 +227,24 @@ def retire(
 
     message None keeps the row's own (CompactionTxnHandler.updateStatus, MarkCleanedFunction).
     """
+    if retire_rows(conn, guard, state=state, end=end, message=message) != [compaction.id]:
+        raise fenced(compaction)
+
+
+def retire_rows(
+    conn: Connection, guard: ColumnElement[bool], *, state: CompactionState, end: int, message: str | None
+) -> list[int]:
+    """`retire` whatever rows of the queue are under a guard; their ids, ascending."""
     columns = [COMPACTION_QUEUE.c[f"CQ_{name}"].label(f"CC_{name}") for name in SHARED_COLUMNS]
-    row = conn.execute(select(*columns).where(guard).with_for_update()).mappings().one_or_none()
-    if row is None:
-        raise fenced(compaction)
-    ended = dict(row) | {"CC_STATE": state, "CC_END": end}
-    if message is not None:
-        ended["CC_ERROR_MESSAGE"] = message
-    conn.execute(insert(COMPLETED_COMPACTIONS).values(ended))
-    if conn.execute(delete(COMPACTION_QUEUE).where(guard)).rowcount != 1:
-        raise fenced(compaction)
+    locked = select(*columns).where(guard).order_by(COMPACTION_QUEUE.c.CQ_ID).with_for_update()
+    rows = [dict(row) for row in conn.execute(locked).mappings()]
+    if not rows:
+        return []
+    ended = {"CC_STATE": state, "CC_END": end} | ({} if message is None else {"CC_ERROR_MESSAGE": message})
+    conn.execute(insert(COMPLETED_COMPACTIONS), [row | ended for row in rows])
+    if conn.execute(delete(COMPACTION_QUEUE).where(guard)).rowcount != len(rows):
+        raise MetastoreError("rows of the queue were changed by someone else under our lock")
+    return [row["CC_ID"] for row in rows]
 
 
 def fenced(compaction: Compaction) -> Fenced:

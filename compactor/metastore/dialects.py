@@ -330,9 +330,9 @@ class exactly(sa.ColumnElement[bool]):  # noqa: N801 - reads as a function, as S
         ("value", InternalTraversal.dp_clauseelement),
     ]
 
-    def __init__(self, column: sa.ColumnElement[Any], value: str) -> None:
+    def __init__(self, column: sa.ColumnElement[Any], value: str | sa.BindParameter[str]) -> None:
         self.column = column
-        self.value = sa.literal(value, sa.String())
+        self.value = value if isinstance(value, sa.BindParameter) else sa.literal(value, sa.String())
 
 
 @compiles(exactly)

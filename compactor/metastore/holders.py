@@ -51,6 +51,12 @@ def oldest_unfinished_at_or_below(db: Database, txn_id: int, table: TableName) -
 @retried
 def unfinished_at_or_below(db: Database, txn_id: int, table: TableName, *, limit: int = 100) -> list[Blocker]:
     """All such transactions, oldest first, at most `limit`."""
+    with db.read() as conn:
+        return unfinished(conn, txn_id, table, limit=limit)
+
+
+def unfinished(conn: sa.Connection, txn_id: int, table: TableName, *, limit: int) -> list[Blocker]:
+    """`unfinished_at_or_below` inside a transaction that is open already."""
     declared = _declared()
     reads_this = _declared(table)
     compaction = TXNS.c.TXN_TYPE.in_(COMPACTION_TYPES)
@@ -73,11 +79,10 @@ def unfinished_at_or_below(db: Database, txn_id: int, table: TableName, *, limit
         .order_by(TXNS.c.TXN_ID)
         .limit(limit)
     )
-    with db.read() as conn:
-        return [
-            Blocker(txn_id=row.TXN_ID, user=row.TXN_USER, host=row.TXN_HOST, started=row.TXN_STARTED, why=row.WHY)
-            for row in conn.execute(query)
-        ]
+    return [
+        Blocker(txn_id=row.TXN_ID, user=row.TXN_USER, host=row.TXN_HOST, started=row.TXN_STARTED, why=row.WHY)
+        for row in conn.execute(query)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,32 +1,40 @@
 """The queue from 'ready for cleaning' to the history: what the cleaner asks and writes down.
 
 1. `ready_to_clean`: rows r that nobody needs the old files of any more (I5).
-2. `mark_cleaner_start`, and after the files went `mark_cleaned`: r→s with everything the compaction made known.
-   Something is left over: `clear_cleaner_start`, the row stays. An error: `cleaner_retry`, later again.
-   `refuse_cleaning` and `fail_ready` end the row without a deletion.
+2. `mark_cleaner_start`, and after the files went `mark_cleaned`: r→s with everything the compaction made known; both
+   for a page of rows at once. Something is left over: `clear_cleaner_start`, the row stays. An error: `cleaner_retry`,
+   later again. `refuse_cleaning` and `fail_ready` end the row without a deletion.
 3. Aborted writes without a compaction: `mark_aborts_cleaned`, or `retry_aborts` and later again.
 
-Each step is guarded by (id, state r): `Fenced` means that another cleaner was faster and nothing was changed.
+Each step is guarded by (id, state r): `Fenced`, or an id that is missing in the answer, means that another cleaner was
+faster and nothing was changed.
 Sources: Hive `ReadyToCleanHandler`, `MarkCleanedFunction`, `CompactionTxnHandler`; reference §4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, func, insert, or_, select
+from sqlalchemy import Connection, Select, bindparam, delete, func, insert, or_, select, update
 
+from compactor.errors import MetastoreError
 from compactor.metastore.catalog import TableName
 from compactor.metastore.compaction import Compaction, CompactionState, CompactionType
 from compactor.metastore.compaction_rows import (
     change_row,
+    each_object,
     next_compaction_id,
     object_is,
+    objects_are,
+    of_object,
     queue_rows,
     ready,
+    ready_among,
     retire,
+    retire_rows,
 )
 from compactor.metastore.components import Operation
 from compactor.metastore.database import Database, retried
@@ -36,6 +44,20 @@ from compactor.metastore.txns import TxnState, high_water
 
 _IDS_PER_STATEMENT = 500
 _ROWS_A_FETCH = 1000
+
+Object = tuple[TableName, str | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleaned:
+    """A row of which all files went.
+
+    forgettable: the aborted write ids of which no file is left (HIVE-25502); None: the object has no files any more, so
+    every one up to the row's highest write id.
+    """
+
+    compaction: Compaction
+    forgettable: frozenset[int] | None = None
 
 
 @retried
@@ -93,10 +115,16 @@ def waiting_for_cleaning(db: Database, *, beside: Collection[int], limit: int) -
 
 
 @retried
-def mark_cleaner_start(db: Database, compaction: Compaction) -> None:
-    """Show that the row is being cleaned."""
+def mark_cleaner_start(db: Database, rows: Sequence[Compaction]) -> frozenset[int]:
+    """Show that these rows are being cleaned; the ids of those that still wait for it."""
+    queue = COMPACTION_QUEUE.c
     with db.write() as conn:
-        change_row(conn, compaction, ready(compaction), {"CQ_CLEANER_START": db.now(conn)})
+        waiting = select(queue.CQ_ID).where(ready_among([row.id for row in rows])).order_by(queue.CQ_ID)
+        ours = list(conn.scalars(waiting.with_for_update()))
+        started = update(COMPACTION_QUEUE).where(ready_among(ours)).values(CQ_CLEANER_START=db.now(conn))
+        if ours and conn.execute(started).rowcount != len(ours):
+            raise MetastoreError("rows of the queue were changed by someone else under our lock")
+    return frozenset(ours)
 
 
 @retried
@@ -107,35 +135,23 @@ def clear_cleaner_start(db: Database, compaction: Compaction) -> None:
 
 
 @retried
-def mark_cleaned(
-    db: Database, compaction: Compaction, *, uncompacted_aborts: bool, aborted_write_ids: Collection[int] = ()
-) -> None:
-    """r→s, and what the compaction took care of is forgotten (MarkCleanedFunction).
+def mark_cleaned(db: Database, cleaned: Sequence[Cleaned]) -> frozenset[int]:
+    """r→s, and what the compactions took care of is forgotten (MarkCleanedFunction); the ids of the rows that it ended.
+
+    Any other row was ended by someone else, and nothing is forgotten for it.
 
     COMPLETED_TXN_COMPONENTS of exactly this object go up to the row's highest write id. In Hive a row for a partitioned
     table as a whole takes those of every partition along, and the initiator forgets partitions that nobody compacted.
-    TXN_COMPONENTS of aborted transactions go up to it as well, unless uncompacted_aborts says that some of
-    their rows are still in files: then only aborted_write_ids, whose directories were removed (HIVE-25502).
+    TXN_COMPONENTS of aborted transactions go as `Cleaned.forgettable` says.
     """
+    waiting = ready_among([each.compaction.id for each in cleaned])
     with db.write() as conn:
-        retire(conn, compaction, ready(compaction), state=CompactionState.SUCCEEDED, end=db.now(conn), message=None)
-        _drop_abort_retry(conn, compaction.table, compaction.partition)
-        if compaction.highest_write_id is None:
-            return
-        completed = COMPLETED_TXN_COMPONENTS
-        conn.execute(
-            delete(completed).where(
-                object_is(completed, "CTC", compaction.table, compaction.partition),
-                completed.c.CTC_WRITEID <= compaction.highest_write_id,
-            )
-        )
-        _forget_aborts(
-            conn,
-            compaction.table,
-            compaction.partition,
-            highest_write_id=None if uncompacted_aborts else compaction.highest_write_id,
-            write_ids=aborted_write_ids,
-        )
+        ended = frozenset(retire_rows(conn, waiting, state=CompactionState.SUCCEEDED, end=db.now(conn), message=None))
+        ours = [each for each in cleaned if each.compaction.id in ended]
+        _drop_abort_retries(conn, [(each.compaction.table, each.compaction.partition) for each in ours])
+        _forget_completed(conn, [each.compaction for each in ours])
+        _forget_aborts_of(conn, ours)
+    return ended
 
 
 @retried
@@ -177,7 +193,7 @@ def mark_aborts_cleaned(
     highest_write_id, uncompacted_aborts, aborted_write_ids: as `mark_cleaned`. A retry row of the object goes too.
     """
     with db.write() as conn:
-        _drop_abort_retry(conn, table, partition)
+        _drop_abort_retries(conn, [(table, partition)])
         highest = None if uncompacted_aborts else highest_write_id
         return _forget_aborts(conn, table, partition, highest_write_id=highest, write_ids=aborted_write_ids)
 
@@ -190,7 +206,7 @@ def retry_aborts(db: Database, table: TableName, partition: str | None, *, reten
     """
     with db.write() as conn:
         compaction_id = next_compaction_id(conn)
-        _drop_abort_retry(conn, table, partition)
+        _drop_abort_retries(conn, [(table, partition)])
         conn.execute(
             insert(COMPACTION_QUEUE).values(
                 CQ_ID=compaction_id,
@@ -230,14 +246,57 @@ def _due(*, now: int, retention_ms: int) -> Select[Any]:
     )
 
 
-def _drop_abort_retry(conn: Connection, table: TableName, partition: str | None) -> None:
-    """Whatever cleaned the object, the next attempt on its aborted writes starts afresh (MarkCleanedFunction)."""
-    conn.execute(
-        delete(COMPACTION_QUEUE).where(
-            object_is(COMPACTION_QUEUE, "CQ", table, partition),
+def _drop_abort_retries(conn: Connection, objects: Sequence[Object]) -> None:
+    """Whatever cleaned the objects, the next attempt on their aborted writes starts afresh (MarkCleanedFunction)."""
+    for partitioned in (True, False):
+        rows = [of_object(*each) for each in objects if (each[1] is not None) is partitioned]
+        retries = delete(COMPACTION_QUEUE).where(
+            each_object(COMPACTION_QUEUE, "CQ", partitioned=partitioned),
             COMPACTION_QUEUE.c.CQ_TYPE == CompactionType.ABORT_TXN_CLEANUP,
         )
-    )
+        if rows:
+            conn.execute(retries, rows)
+
+
+def _forget_completed(conn: Connection, ended: Sequence[Compaction]) -> None:
+    """Forget the writes that the compactions took in."""
+    completed = COMPLETED_TXN_COMPONENTS
+    for partitioned in (True, False):
+        rows = [
+            of_object(row.table, row.partition) | {"highest": row.highest_write_id}
+            for row in ended
+            if row.highest_write_id is not None and (row.partition is not None) is partitioned
+        ]
+        compacted = delete(completed).where(
+            each_object(completed, "CTC", partitioned=partitioned), completed.c.CTC_WRITEID <= bindparam("highest")
+        )
+        if rows:
+            conn.execute(compacted, rows)
+
+
+def _forget_aborts_of(conn: Connection, ended: Sequence[Cleaned]) -> None:
+    """`_forget_aborts` for those of the objects that have any: few have."""
+    components = TXN_COMPONENTS.c
+    objects = [(each.compaction.table, each.compaction.partition) for each in ended]
+    with_aborts = {
+        (TableName(database=row.TC_DATABASE, table=row.TC_TABLE), row.TC_PARTITION)
+        for condition in objects_are(TXN_COMPONENTS, "TC", objects)
+        for row in conn.execute(
+            select(components.TC_DATABASE, components.TC_TABLE, components.TC_PARTITION)
+            .join(TXNS, TXNS.c.TXN_ID == components.TC_TXNID)
+            .where(condition, TXNS.c.TXN_STATE == TxnState.ABORTED)
+        )
+    }
+    for each in ended:
+        row = each.compaction
+        if row.highest_write_id is not None and (row.table, row.partition) in with_aborts:
+            _forget_aborts(
+                conn,
+                row.table,
+                row.partition,
+                highest_write_id=row.highest_write_id if each.forgettable is None else None,
+                write_ids=each.forgettable or (),
+            )
 
 
 def _forget_aborts(

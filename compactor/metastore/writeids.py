@@ -5,7 +5,7 @@ Sources: Hive `AllocateTableWriteIdsFunction`, `GetValidWriteIdsForTableFunction
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -20,6 +20,8 @@ from compactor.metastore.txns import TxnState, TxnType, not_open, open_kind, ref
 
 AFTER_CONVERSION = 10_000_001
 """First write id of an ordinary table that becomes transactional: its old files count as written before."""
+
+_IDS_A_STATEMENT = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +76,15 @@ def valid_write_ids(db: Database, table: TableName, txns: ValidTxnList) -> Valid
 
 
 @retried
+def valid_write_ids_of_each(
+    db: Database, tables: Collection[TableName], txns: ValidTxnList
+) -> dict[TableName, ValidWriteIdList]:
+    """`valid_write_ids` of several tables, in one transaction."""
+    with db.read() as conn:
+        return {table: write_ids_of_snapshot(conn, table, txns) for table in tables}
+
+
+@retried
 def seed_write_id(db: Database, table: TableName, next_id: int = AFTER_CONVERSION) -> None:
     """Let a table that was never written transactionally begin at next_id; AlreadyExists when it has begun."""
     with db.write() as conn:
@@ -109,14 +120,17 @@ def write_ids_of_snapshot(conn: sa.Connection, table: TableName, txns: ValidTxnL
     writes = TXN_TO_WRITE_ID.c
     newest = sa.select(sa.func.max(writes.T2W_WRITEID)).where(_writes_of(table), writes.T2W_TXNID <= txns.high_water)
     high_water: int = conn.scalar(newest) or next_write_id(conn, table) - 1
-    below = sa.select(writes.T2W_WRITEID, writes.T2W_TXNID).where(_writes_of(table), writes.T2W_WRITEID <= high_water)
     opened: set[int] = set()
     aborted: set[int] = set()
-    for write_id, txn_id in conn.execute(below):
-        if txns.is_aborted(txn_id):
-            aborted.add(write_id)
-        elif not txns.is_valid(txn_id):
-            opened.add(write_id)
+    # A table has any number of writes, nearly all of them committed: only the others are read
+    unsettled = sorted(txns.open | txns.aborted)
+    some = (unsettled[start : start + _IDS_A_STATEMENT] for start in range(0, len(unsettled), _IDS_A_STATEMENT))
+    for condition in (writes.T2W_TXNID > txns.high_water, *(writes.T2W_TXNID.in_(ids) for ids in some)):
+        below = sa.select(writes.T2W_WRITEID, writes.T2W_TXNID).where(
+            _writes_of(table), writes.T2W_WRITEID <= high_water, condition
+        )
+        for write_id, txn_id in conn.execute(below):
+            (aborted if txns.is_aborted(txn_id) else opened).add(write_id)
     return ValidWriteIdList(table=str(table), high_water=high_water, open=frozenset(opened), aborted=frozenset(aborted))
 
 

@@ -309,20 +309,20 @@ def date_publications(db: Database) -> Call:
 @case
 def mark_cleaner_start(db: Database) -> Call:
     row = _ready(db)
-    return lambda db: ready.mark_cleaner_start(db, row)
+    return lambda db: ready.mark_cleaner_start(db, [row])
 
 
 @case
 def clear_cleaner_start(db: Database) -> Call:
     row = _ready(db)
-    ready.mark_cleaner_start(db, row)
+    ready.mark_cleaner_start(db, [row])
     return lambda db: ready.clear_cleaner_start(db, row)
 
 
 @case
 def mark_cleaned(db: Database) -> Call:
     row = _ready(db)
-    return lambda db: ready.mark_cleaned(db, row, uncompacted_aborts=False)
+    return lambda db: ready.mark_cleaned(db, [ready.Cleaned(compaction=row)])
 
 
 @case

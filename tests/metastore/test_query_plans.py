@@ -187,8 +187,9 @@ def captured(db: Database) -> Iterator[list[Statement]]:
     found: dict[str, Statement] = {}
 
     def keep(_conn: object, _cursor: object, sql: str, parameters: Any, _context: object, many: bool) -> None:
-        if not many and sql.lstrip("( ").startswith(("SELECT", "UPDATE", "DELETE", "WITH")):
-            found.setdefault(sql, Statement(sql=sql, parameters=parameters, caller=_caller()))
+        if sql.lstrip("( ").startswith(("SELECT", "UPDATE", "DELETE", "WITH")):
+            first = parameters[0] if many else parameters
+            found.setdefault(sql, Statement(sql=sql, parameters=first, caller=_caller()))
 
     sa.event.listen(db.engine, "before_cursor_execute", keep)
     statements: list[Statement] = []

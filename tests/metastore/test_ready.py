@@ -12,6 +12,7 @@ from compactor.metastore.database import Database
 from compactor.metastore.history import CompactionFilter, show_compactions
 from compactor.metastore.queue import claim, publish, record_snapshot, request_compaction
 from compactor.metastore.ready import (
+    Cleaned,
     cleaner_retry,
     clear_cleaner_start,
     fail_ready,
@@ -40,6 +41,11 @@ from compactor.metastore.writeids import seed_write_id
 ORDERS = TableName(database="shop", table="orders")
 BILLS = TableName(database="shop", table="bills")
 HOUR = 60 * 60 * 1000
+
+
+def ended(db: Database, compaction: Compaction, *, forgettable: frozenset[int] | None = None) -> bool:
+    """Whether it was us who ended the row."""
+    return mark_cleaned(db, [Cleaned(compaction=compaction, forgettable=forgettable)]) == {compaction.id}
 
 
 def published(db: Database, *, partition: str | None = None, table: TableName = ORDERS, highest: int = 7) -> Compaction:
@@ -199,7 +205,7 @@ def test_of_an_object_only_the_oldest_publication_comes_up(db: Database) -> None
     second = published(db, highest=9)
     elsewhere = published(db, partition="ds=1", highest=9)
     assert ids(db) == [first.id, elsewhere.id]
-    mark_cleaned(db, first, uncompacted_aborts=False)
+    assert ended(db, first)
     assert ids(db) == [second.id, elsewhere.id]
 
 
@@ -236,7 +242,7 @@ def test_old_files_stay_for_the_retention(db: Database) -> None:
 def test_a_failed_attempt_waits_for_its_retry_however_old_the_publication_is(db: Database) -> None:
     compaction = published(db)
     change(db, compaction, COMMIT_TIME=1)
-    mark_cleaner_start(db, compaction)
+    mark_cleaner_start(db, [compaction])
     cleaner_retry(db, compaction, retention_ms=HOUR, message="storage away")
     seen = row(db, compaction.id)
     assert (seen.retry_retention, seen.error_message, seen.state) == (HOUR, "storage away", "r")
@@ -276,7 +282,7 @@ def test_notes_of_the_abort_cleaner_are_no_publications(db: Database) -> None:
 
 def test_the_start_of_cleaning_is_shown_and_taken_back(db: Database) -> None:
     compaction = published(db)
-    mark_cleaner_start(db, compaction)
+    mark_cleaner_start(db, [compaction])
     assert row(db, compaction.id).cleaner_start is not None
     clear_cleaner_start(db, compaction)
     assert row(db, compaction.id).cleaner_start is None
@@ -285,8 +291,8 @@ def test_the_start_of_cleaning_is_shown_and_taken_back(db: Database) -> None:
 
 def test_a_cleaned_row_ends_in_the_history_with_all_it_knew(db: Database) -> None:
     compaction = published(db, partition="ds=1")
-    mark_cleaner_start(db, compaction)
-    mark_cleaned(db, compaction, uncompacted_aborts=False)
+    mark_cleaner_start(db, [compaction])
+    assert ended(db, compaction)
     seen = row(db, compaction.id)
     assert seen.state is CompactionState.SUCCEEDED
     assert seen.end is not None
@@ -300,7 +306,7 @@ def test_what_was_compacted_is_no_candidate_any_more_and_what_came_later_is(db: 
         for partition in ("ds=1", "ds=2"):
             completed(db, write_id, partition=partition)
     completed(db, 1, table="bills")
-    mark_cleaned(db, published(db, partition="ds=1"), uncompacted_aborts=False)
+    assert ended(db, published(db, partition="ds=1"))
     left = [
         ("bills", None, 1),
         ("orders", "ds=1", 8),
@@ -310,9 +316,9 @@ def test_what_was_compacted_is_no_candidate_any_more_and_what_came_later_is(db: 
     ]
     assert known_writes(db) == left
     # A row for the partitioned table as a whole compacted none of its partitions.
-    mark_cleaned(db, published(db), uncompacted_aborts=False)
+    assert ended(db, published(db))
     assert known_writes(db) == left
-    mark_cleaned(db, published(db, table=BILLS), uncompacted_aborts=False)
+    assert ended(db, published(db, table=BILLS))
     assert known_writes(db) == left[1:]
 
 
@@ -323,7 +329,7 @@ def test_aborts_that_were_compacted_away_are_forgotten(db: Database) -> None:
     aborted(db, 4, table="bills")
     component(db, opened(db), 6)
     component(db, opened(db, TxnType.COMPACTION), 2, operation="c", table="bills")
-    mark_cleaned(db, published(db, highest=7), uncompacted_aborts=False)
+    assert ended(db, published(db, highest=7))
     # open ones, those above the mark, and those of other partitions and tables are all still needed
     assert known_aborts(db) == [2, 3, 4, 6, 8]
 
@@ -331,13 +337,13 @@ def test_aborts_that_were_compacted_away_are_forgotten(db: Database) -> None:
 def test_while_aborted_rows_are_left_in_files_only_removed_write_ids_are_forgotten(db: Database) -> None:
     for write_id in (4, 5, 6):
         aborted(db, write_id)
-    mark_cleaned(db, published(db), uncompacted_aborts=True, aborted_write_ids={5})
+    assert ended(db, published(db), forgettable=frozenset({5}))
     assert known_aborts(db) == [4, 6]
 
 
 def test_while_aborted_rows_are_left_in_files_nothing_is_forgotten_by_itself(db: Database) -> None:
     aborted(db, 4)
-    mark_cleaned(db, published(db), uncompacted_aborts=True)
+    assert ended(db, published(db), forgettable=frozenset())
     assert known_aborts(db) == [4]
 
 
@@ -345,7 +351,7 @@ def test_an_aborted_compaction_stays_known_until_its_output_is_looked_for(db: Da
     txn = opened(db, TxnType.COMPACTION)
     component(db, txn, 5, operation="c")
     abort_transactions(db, [txn])
-    mark_cleaned(db, published(db), uncompacted_aborts=False)
+    assert ended(db, published(db))
     assert known_aborts(db) == [5], "its worker may still write; forgotten, the output would count as committed"
 
 
@@ -392,7 +398,7 @@ def test_aborts_removed_without_a_compaction_are_forgotten_with_their_retry_note
 def test_a_successful_cleaning_takes_the_objects_retry_note_along(db: Database) -> None:
     retry_aborts(db, ORDERS, None, retention_ms=HOUR, message="storage away")
     retry_aborts(db, BILLS, None, retention_ms=HOUR, message="storage away")
-    mark_cleaned(db, published(db), uncompacted_aborts=False)
+    assert ended(db, published(db))
     notes = show_compactions(db, filters=CompactionFilter(type=CompactionType.ABORT_TXN_CLEANUP))
     assert [note.table for note in notes] == [BILLS]
 
@@ -417,18 +423,18 @@ def test_a_refused_cleaning_keeps_what_the_compaction_knew(db: Database) -> None
 
 def test_a_row_that_another_cleaner_ended_cannot_be_ended_again(db: Database) -> None:
     compaction = published(db)
-    mark_cleaned(db, compaction, uncompacted_aborts=False)
+    assert ended(db, compaction)
     completed(db, 5)
     for again in (
-        lambda: mark_cleaned(db, compaction, uncompacted_aborts=False),
         lambda: fail_ready(db, compaction, "too late"),
         lambda: refuse_cleaning(db, compaction, "too late"),
         lambda: cleaner_retry(db, compaction, retention_ms=1, message="too late"),
-        lambda: mark_cleaner_start(db, compaction),
         lambda: clear_cleaner_start(db, compaction),
     ):
         with pytest.raises(Fenced):
             again()
+    assert not ended(db, compaction)
+    assert mark_cleaner_start(db, [compaction]) == frozenset()
     assert row(db, compaction.id).state is CompactionState.SUCCEEDED
     assert known_writes(db) == [("orders", None, 5)], "nothing was forgotten on behalf of a fenced cleaner"
 
@@ -437,8 +443,8 @@ def test_a_row_that_another_cleaner_ended_cannot_be_ended_again(db: Database) ->
 def test_a_row_that_does_not_wait_for_cleaning_cannot_be_cleaned(db: Database, state: str) -> None:
     compaction = published(db)
     change(db, compaction, STATE=state)
-    with pytest.raises(Fenced):
-        mark_cleaned(db, compaction, uncompacted_aborts=False)
+    assert not ended(db, compaction)
+    assert mark_cleaner_start(db, [compaction]) == frozenset()
     with pytest.raises(Fenced):
         cleaner_retry(db, compaction, retention_ms=1, message="no")
 
@@ -446,15 +452,8 @@ def test_a_row_that_does_not_wait_for_cleaning_cannot_be_cleaned(db: Database, s
 def test_of_racing_cleaners_one_ends_the_row(db: Database) -> None:
     compaction = published(db)
 
-    def end(_: int) -> bool:
-        try:
-            mark_cleaned(db, compaction, uncompacted_aborts=False)
-        except Fenced:
-            return False
-        return True
-
     with ThreadPoolExecutor(8) as pool:
-        assert sum(pool.map(end, range(8))) == 1
+        assert sum(pool.map(lambda _: ended(db, compaction), range(8))) == 1
     assert len(show_compactions(db)) == 1
 
 
@@ -463,6 +462,6 @@ def test_a_row_whose_highest_write_id_is_unknown_forgets_nothing(db: Database) -
     aborted(db, 4)
     compaction = published(db)
     change(db, compaction, HIGHEST_WRITE_ID=None)
-    mark_cleaned(db, row(db, compaction.id), uncompacted_aborts=False)
+    assert ended(db, row(db, compaction.id))
     assert known_writes(db) == [("orders", None, 5)]
     assert known_aborts(db) == [4]
