@@ -30,6 +30,8 @@ class Why(enum.Enum):
     """A compaction or an INSERT OVERWRITE replaced it."""
     ABORTED = "aborted"
     """Nobody may ever see it: its transactions are aborted."""
+    DROPPED = "dropped"
+    """Its table or partition was dropped, and who knew it then has finished (`cleaner.dropped`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

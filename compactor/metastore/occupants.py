@@ -14,7 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from compactor.metastore.catalog import TableName
+from compactor.metastore.catalog import CATALOG, TableName
 from compactor.metastore.catalog_schema import DBS, PARTITIONS, SDS, TBLS
 from compactor.metastore.database import Database, retried
 
@@ -65,8 +65,9 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Occupant:
-    """Something of the catalogue and where it lives. table None: the database itself; partition None: the table itself."""
+    """Something of a catalogue and where it lives. table None: the database itself; partition None: the table itself."""
 
+    catalog: str
     database: str
     table: str | None = None
     partition: str | None = None
@@ -80,8 +81,9 @@ class Occupant:
         return f"{self.database}.{self.table}" + ("" if self.partition is None else f"/{self.partition}")
 
     def is_of(self, table: TableName, partition: str | None) -> bool:
-        """Is it exactly this table, or this partition?"""
-        return (self.database, self.table, self.partition) == (table.database, table.table, partition)
+        """Is it exactly this table, or this partition, of Hive's own catalogue?"""
+        named = (self.catalog, self.database, self.table, self.partition)
+        return named == (CATALOG, table.database, table.table, partition)
 
 
 @retried
@@ -105,23 +107,25 @@ def _found(conn: sa.Connection, place: Place) -> Iterator[Occupant]:
     """Whoever may live there by the text of his location, at least."""
     of_table = sa.join(TBLS, DBS, DBS.c.DB_ID == TBLS.c.DB_ID)
     tables = (
-        sa.select(DBS.c.NAME, TBLS.c.TBL_NAME, sa.null(), SDS.c.LOCATION)
+        sa.select(DBS.c.CTLG_NAME, DBS.c.NAME, TBLS.c.TBL_NAME, sa.null(), SDS.c.LOCATION)
         .select_from(of_table.join(SDS, SDS.c.SD_ID == TBLS.c.SD_ID))
         .where(_may_meet(SDS.c.LOCATION, place))
     )
     partitions = (
-        sa.select(DBS.c.NAME, TBLS.c.TBL_NAME, PARTITIONS.c.PART_NAME, SDS.c.LOCATION)
+        sa.select(DBS.c.CTLG_NAME, DBS.c.NAME, TBLS.c.TBL_NAME, PARTITIONS.c.PART_NAME, SDS.c.LOCATION)
         .select_from(
             of_table.join(PARTITIONS, PARTITIONS.c.TBL_ID == TBLS.c.TBL_ID).join(SDS, SDS.c.SD_ID == PARTITIONS.c.SD_ID)
         )
         .where(_may_meet(SDS.c.LOCATION, place))
     )
     for query in (tables, partitions):
-        for database, table, partition, location in conn.execute(query):
-            yield Occupant(database=database, table=table, partition=partition, place=Place.of(location))
+        for catalog, database, table, partition, location in conn.execute(query):
+            of = Place.of(location)
+            yield Occupant(catalog=catalog, database=database, table=table, partition=partition, place=of)
     for column in (DBS.c.DB_LOCATION_URI, DBS.c.DB_MANAGED_LOCATION_URI):
-        for database, location in conn.execute(sa.select(DBS.c.NAME, column).where(_may_meet(column, place))):
-            yield Occupant(database=database, place=Place.of(location))
+        databases = sa.select(DBS.c.CTLG_NAME, DBS.c.NAME, column).where(_may_meet(column, place))
+        for catalog, database, location in conn.execute(databases):
+            yield Occupant(catalog=catalog, database=database, place=Place.of(location))
 
 
 def _may_meet(location: sa.ColumnElement[Any], place: Place) -> sa.ColumnElement[bool]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cleaner.obsolete import Doomed, Why
-from cleaner.remover import remove
+from cleaner.remover import remove, remove_below, remove_empty
 from compactor.acid.directory import ListedFile
 from compactor.errors import StorageError, UnsafePath
 from compactor.storage.filesystem import open_location
@@ -135,3 +135,68 @@ def test_an_entry_that_the_file_system_will_not_delete_is_a_storage_error(table:
     (table / "000001_0").mkdir()
     with pytest.raises(StorageError):
         run(table, original("000001_0"))
+
+
+# --- dropped tables
+
+
+def run_below(root: Path, partition: str, *doomed: Doomed) -> int:
+    filesystem, path = open_location(f"file:{root}")
+    return remove_below(filesystem, path, {partition: doomed}, location=f"file:{root}").files
+
+
+def run_empty(root: Path, *directories: str) -> None:
+    filesystem, path = open_location(f"file:{root}")
+    remove_empty(filesystem, path, directories, location=f"file:{root}")
+
+
+def test_removes_entries_below_partition_directories(table: Path) -> None:
+    put(table, "p=1/q=a b/delta_0000001_0000001/bucket_00000", "p=1/q=x/000000_0")
+    assert run_below(table, "p=1/q=a b", directory("delta_0000001_0000001", "bucket_00000")) == 1
+    assert run_below(table, "p=1/q=x", original("000000_0")) == 1
+    assert [f for f in files(table) if f.startswith("p=1")] == []
+
+
+@pytest.mark.parametrize("partition", ["..", "p=1/..", "../elsewhere", "notes", "p=1/notes", "p=", "=1", "_p=1", "/p=1"])
+def test_anything_but_a_partition_directory_above_an_entry_is_refused(table: Path, partition: str) -> None:
+    put(table, "notes/base_0000001/bucket_00000", "p=1/notes/base_0000001/bucket_00000")
+    before = files(table.parent)
+    with pytest.raises(UnsafePath, match="nothing was deleted"):
+        run_below(table, partition, directory("base_0000001", "bucket_00000"))
+    assert files(table.parent) == before
+
+
+def test_a_link_in_the_place_of_a_partition_is_refused(table: Path) -> None:
+    (table / "p=1").symlink_to(table.parent / "elsewhere", target_is_directory=True)
+    with pytest.raises(UnsafePath, match="symbolic link"):
+        run_below(table, "p=1", directory("base_0000001", "bucket_00000"))
+    assert "base_0000001/bucket_00000" in files(table.parent / "elsewhere")
+
+
+def test_directories_go_only_when_nothing_is_in_them(tmp_path: Path) -> None:
+    put(tmp_path, "t/p=2/notes.txt")
+    for name in ("p=1/q=1", "p=2/q=1"):
+        (tmp_path / "t" / name).mkdir(parents=True)
+    run_empty(tmp_path / "t", "p=1/q=1", "p=2/q=1", "p=1", "p=2", "")
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")) == ["t", "t/p=2", "t/p=2/notes.txt"]
+    (tmp_path / "t/p=2/notes.txt").unlink()
+    run_empty(tmp_path / "t", "p=2", "")
+    run_empty(tmp_path / "t", "p=2", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["..", "../elsewhere", "/", "p=1/.."])
+def test_an_empty_directory_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "t" / "p=1").mkdir(parents=True)
+    with pytest.raises(UnsafePath):
+        run_empty(tmp_path / "t", name)
+    assert (tmp_path / "elsewhere").is_dir()
+
+
+def test_a_dropped_location_that_is_a_link_stays(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "t").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    with pytest.raises(UnsafePath, match="symbolic link"):
+        run_empty(tmp_path / "t", "")
+    assert (tmp_path / "t").is_symlink()
