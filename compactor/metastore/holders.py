@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -57,32 +59,39 @@ def unfinished_at_or_below(db: Database, txn_id: int, table: TableName, *, limit
 
 def unfinished(conn: sa.Connection, txn_id: int, table: TableName, *, limit: int) -> list[Blocker]:
     """`unfinished_at_or_below` inside a transaction that is open already."""
+    about = {"up_to": txn_id, "of_database": table.database, "of_table": table.table, "at_most": limit}
+    return [
+        Blocker(txn_id=row.TXN_ID, user=row.TXN_USER, host=row.TXN_HOST, started=row.TXN_STARTED, why=row.WHY)
+        for row in conn.execute(_unfinished(), about)
+    ]
+
+
+@cache
+def _unfinished() -> sa.Select[Any]:
+    """Made once: it is asked before every removal, and to build it takes longer than to answer it."""
+    up_to = sa.bindparam("up_to", type_=sa.BigInteger)
     declared = _declared()
-    reads_this = _declared(table)
+    reads_this = _declared(this_table=True)
     compaction = TXNS.c.TXN_TYPE.in_(COMPACTION_TYPES)
-    elsewhere = sa.and_(compaction, _compacts(), ~_compacts(table))
+    elsewhere = sa.and_(compaction, _compacts(), ~_compacts(this_table=True))
     remembered = sa.exists().where(
-        MIN_HISTORY_LEVEL.c.MHL_TXNID == TXNS.c.TXN_ID, MIN_HISTORY_LEVEL.c.MHL_MIN_OPEN_TXNID <= txn_id
+        MIN_HISTORY_LEVEL.c.MHL_TXNID == TXNS.c.TXN_ID, MIN_HISTORY_LEVEL.c.MHL_MIN_OPEN_TXNID <= up_to
     )
-    opened_before = TXNS.c.TXN_ID <= txn_id
+    opened_before = TXNS.c.TXN_ID <= up_to
     why = sa.case(
         (sa.and_(opened_before, reads_this), "it declared that it reads the table"),
         (sa.and_(opened_before, compaction), "it compacts the table"),
         (opened_before, "it opened before the compaction committed and did not declare what it reads"),
         else_="it opened while an older transaction was open (MIN_HISTORY_LEVEL) and did not declare what it reads",
     )
-    query = (
+    return (
         sa.select(TXNS.c.TXN_ID, TXNS.c.TXN_USER, TXNS.c.TXN_HOST, TXNS.c.TXN_STARTED, why.label("WHY"))
         .where(TXNS.c.TXN_STATE == TxnState.OPEN)
         .where(sa.or_(sa.and_(opened_before, sa.or_(~declared, reads_this)), sa.and_(remembered, ~declared)))
         .where(~elsewhere)
         .order_by(TXNS.c.TXN_ID)
-        .limit(limit)
+        .limit(sa.bindparam("at_most", type_=sa.Integer))
     )
-    return [
-        Blocker(txn_id=row.TXN_ID, user=row.TXN_USER, host=row.TXN_HOST, started=row.TXN_STARTED, why=row.WHY)
-        for row in conn.execute(query)
-    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,15 +155,19 @@ def _smallest(ids: Iterable[int | None]) -> int:
     return min((i for i in ids if i is not None), default=NO_OPEN)
 
 
-def _declared(table: TableName | None = None) -> sa.Exists:
-    """Has the transaction declared that it reads the table (None: any table)?"""
+def _declared(*, this_table: bool = False) -> sa.Exists:
+    """Has the transaction declared that it reads the table of the question, or any table?"""
     history = MIN_HISTORY_WRITE_ID.c
     rows = sa.exists().where(history.MH_TXNID == TXNS.c.TXN_ID)
-    return rows if table is None else rows.where(history.MH_DATABASE == table.database, history.MH_TABLE == table.table)
+    return rows.where(_is_this(history.MH_DATABASE, history.MH_TABLE)) if this_table else rows
 
 
-def _compacts(table: TableName | None = None) -> sa.Exists:
-    """Has the transaction recorded that it compacts the table (None: any table)?"""
+def _compacts(*, this_table: bool = False) -> sa.Exists:
+    """Has the transaction recorded that it compacts the table of the question, or any table?"""
     ours = TXN_COMPONENTS.c
     rows = sa.exists().where(ours.TC_TXNID == TXNS.c.TXN_ID, ours.TC_OPERATION_TYPE == Operation.COMPACT)
-    return rows if table is None else rows.where(ours.TC_DATABASE == table.database, ours.TC_TABLE == table.table)
+    return rows.where(_is_this(ours.TC_DATABASE, ours.TC_TABLE)) if this_table else rows
+
+
+def _is_this(database: sa.Column[str], table: sa.Column[str]) -> sa.ColumnElement[bool]:
+    return sa.and_(database == sa.bindparam("of_database"), table == sa.bindparam("of_table"))

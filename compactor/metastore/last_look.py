@@ -9,20 +9,34 @@ Source: Hive `CompactionCleaner.clean`, `AcidEventListener`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from compactor.metastore.catalog_schema import PARTITION_PARAMS, TABLE_PARAMS
-from compactor.metastore.compaction import Compaction
-from compactor.metastore.compaction_rows import fenced, ready
+from compactor.metastore.compaction import Compaction, CompactionState
+from compactor.metastore.compaction_rows import fenced
 from compactor.metastore.database import Database, retried
 from compactor.metastore.holders import Blocker, unfinished
 from compactor.metastore.schema import COMPACTION_QUEUE
 
-NO_CLEANUP = "no_cleanup"
-_SPELLINGS = (NO_CLEANUP, NO_CLEANUP.upper())
+_SPELLINGS = ("no_cleanup", "NO_CLEANUP")
 """As Hive reads the key; the first one wins."""
+
+# Built once: every row of the queue is looked at, and a statement takes longer to build than to answer
+_STILL_READY = sa.select(COMPACTION_QUEUE.c.CQ_ID).where(
+    COMPACTION_QUEUE.c.CQ_ID == sa.bindparam("id"), COMPACTION_QUEUE.c.CQ_STATE == CompactionState.READY_FOR_CLEANING
+)
+_OWNERS = ("table", "partition")
+_KEEPS = sa.union_all(
+    *(
+        sa.select(sa.literal(owner).label("OWNER"), rows.c.PARAM_KEY, rows.c.PARAM_VALUE).where(
+            rows.c[key] == sa.bindparam(owner, type_=sa.BigInteger), rows.c.PARAM_KEY.in_(_SPELLINGS)
+        )
+        for owner, rows, key in zip(_OWNERS, (TABLE_PARAMS, PARTITION_PARAMS), ("TBL_ID", "PART_ID"), strict=True)
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,21 +55,16 @@ def last_look(db: Database, compaction: Compaction, *, up_to: int, table_id: int
     up_to: the transaction id up to and including which readers count, NEXT_TXN_ID.
     """
     with db.read() as conn:
-        if conn.scalar(sa.select(COMPACTION_QUEUE.c.CQ_ID).where(ready(compaction))) is None:
+        if conn.scalar(_STILL_READY, {"id": compaction.id}) is None:
             raise fenced(compaction)
-        owners = [("table", _keeps(conn, TABLE_PARAMS, TABLE_PARAMS.c.TBL_ID == table_id))]
-        if partition_id is not None:
-            owners.append(("partition", _keeps(conn, PARTITION_PARAMS, PARTITION_PARAMS.c.PART_ID == partition_id)))
+        rows = conn.execute(_KEEPS, {"table": table_id, "partition": partition_id})
+        keeps = {(row.OWNER, row.PARAM_KEY): row.PARAM_VALUE for row in rows}
         return LastLook(
             blocker=next(iter(unfinished(conn, up_to, compaction.table, limit=1)), None),
-            forbidden_by=next((owner for owner, keeps in owners if keeps), None),
+            forbidden_by=next((owner for owner in _OWNERS if _forbids(owner, keeps)), None),
         )
 
 
-def _keeps(conn: sa.Connection, parameters: sa.Table, of_owner: sa.ColumnElement[bool]) -> bool:
-    of_key = parameters.c.PARAM_KEY.in_(_SPELLINGS)
-    found = dict(
-        row for row in conn.execute(sa.select(parameters.c.PARAM_KEY, parameters.c.PARAM_VALUE).where(of_owner, of_key))
-    )
-    value = next((found[key] for key in _SPELLINGS if key in found), None)
-    return (value or "").strip().lower() == "true"
+def _forbids(owner: str, keeps: Mapping[tuple[str, str], str | None]) -> bool:
+    values = [keeps[owner, spelling] for spelling in _SPELLINGS if (owner, spelling) in keeps]
+    return bool(values) and (values[0] or "").strip().lower() == "true"
