@@ -33,7 +33,7 @@ from compactor.jobs.session import SparkSessions
 from compactor.jobs.verify import verify_output
 from compactor.orc import orc_proto_pb2 as pb
 from compactor.orc.assembler import acid_template
-from tests.jobs.java_files import OrcFiles
+from tests.jobs.java_files import OrcFiles, in_time_zone
 from tests.jobs.orc_search import OrcSearch
 from tests.orc.acid_files import delete, event_table, insert, read_events, source, write_events, write_plain
 
