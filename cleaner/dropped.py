@@ -37,9 +37,10 @@ from compactor.acid.directory import ListedFile, Listing
 from compactor.acid.layout import METADATA_FILE, Base, base_name, is_hidden, parse_bucket, parse_directory
 from compactor.acid.snapshot import ValidTxnList
 from compactor.errors import NoSuchLock, PathNotFound, UnparsableName
+from compactor.metastore.catalog import get_tables
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
-from compactor.metastore.holders import oldest_unfinished_at_or_below
+from compactor.metastore.last_look import last_look
 from compactor.metastore.locks import LockComponent, LockRequest, LockState, LockType, acquire, unlock
 from compactor.metastore.occupants import Occupant, Place, occupants
 from compactor.metastore.txns import TxnState, transaction_state
@@ -201,7 +202,7 @@ def end_dropped(
     """Remove what the dropped object of a row left at the row's location; the row itself stays as it is.
 
     compaction: a row with LOCATION_PROPERTY. txns: the transactions as they were after the row was found ready.
-    MetastoreError, StorageError.
+    MetastoreError (Fenced: the row waits no longer), StorageError.
     """
     if (too_early := _too_early(db, compaction, txns)) is not None:
         return too_early
@@ -225,11 +226,23 @@ def _too_early(db: Database, compaction: Compaction, txns: ValidTxnList) -> Ende
         return HeldBy(compaction=compaction, reason=f"the DROP, transaction {compaction.txn_id}, has not ended")
     # Of a row without NEXT_TXN_ID nobody knows when it was dropped, only that it was before that moment
     up_to = compaction.next_txn_id if compaction.next_txn_id is not None else txns.high_water
-    blocker = oldest_unfinished_at_or_below(db, up_to, compaction.table)
-    if blocker is None:
+    table_id = _id_of_table(db, compaction)
+    look = last_look(db, compaction, up_to=up_to, table_id=table_id, partition_id=None)
+    if look.forbidden_by is not None:
+        return _foreign(compaction, "no_cleanup is set on the table")
+    if look.blocker is None:
         return None
-    who = f"transaction {blocker.txn_id} of {blocker.user}@{blocker.host}"
-    return HeldBy(compaction=compaction, reason=f"{who} is open and may read the dropped object", blocker=blocker)
+    who = f"transaction {look.blocker.txn_id} of {look.blocker.user}@{look.blocker.host}"
+    reason = f"{who} is open and may read the dropped object"
+    return HeldBy(compaction=compaction, reason=reason, blocker=look.blocker)
+
+
+def _id_of_table(db: Database, compaction: Compaction) -> int:
+    """Of the table that a dropped partition was of, for its parameters; 0 when there is none, or none any more."""
+    if compaction.partition is None:
+        return 0
+    table = get_tables(db, {compaction.table}).get(compaction.table)
+    return 0 if table is None else table.id
 
 
 def _end_table(db: Database, filesystem_of: FilesystemOf, compaction: Compaction) -> Ended | HeldBy:

@@ -2,7 +2,8 @@
 
 What is known of a page of rows together was read before (`cleaner.facts`).
 
-1. Table or partition dropped: nothing to remove, the row is done. Dropped by Hive with files left behind: refused.
+1. Table or partition dropped: nothing to remove, the row is done. Dropped by Hive with files left behind for readers
+   without locks: they go (`cleaner.dropped`).
 2. The compaction's transaction is aborted (HIVE-29572): its own output goes, the row fails, nothing else is touched.
 3. Look once more (`cleaner.drain`): `no_cleanup`: refused, the files stay.
 4. Someone may still read the old files: held.
@@ -19,9 +20,11 @@ Sources: Hive `CompactionCleaner`, `TaskHandler`; reference §4.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 from cleaner.drain import Drained, Forbidden, HeldBy, drained
+from cleaner.dropped import LOCATION_PROPERTY, Ended, Fate, end_dropped
 from cleaner.facts import Facts
 from cleaner.obsolete import Removal, aborted, output_of, replaced
 from cleaner.remover import Removed
@@ -33,10 +36,7 @@ from compactor.errors import CompactorError, Fenced, FormatError, MalformedPrope
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
 from compactor.metastore.ready import Cleaned, cleaner_retry, clear_cleaner_start, fail_ready, refuse_cleaning
-from compactor.metastore.txns import TxnState, transaction_state
 from compactor.storage.filesystem import FilesystemOf
-
-LOCATION_PROPERTY = "location"
 
 
 class Verdict(enum.Enum):
@@ -105,8 +105,10 @@ def clean_row(
 
 
 def _clean(db: Database, filesystem_of: FilesystemOf, facts: Facts, compaction: Compaction) -> RowOutcome:
-    if location := compaction.properties.get(LOCATION_PROPERTY):
-        return _end_soft_delete(db, compaction, location)
+    if compaction.properties.get(LOCATION_PROPERTY):
+        outcome = _end_soft_delete(db, compaction, end_dropped(db, filesystem_of, compaction, facts.txns))
+        if outcome is not None:
+            return outcome
     target = facts.target(compaction)
     if target is None or target.location is None:
         return RowOutcome(compaction=compaction, verdict=Verdict.CLEANED, cleaned=Cleaned(compaction=compaction))
@@ -170,16 +172,24 @@ def _discard(db: Database, filesystem_of: FilesystemOf, compaction: Compaction, 
     return RowOutcome(compaction=compaction, verdict=Verdict.FAILED, removed=removed, reason=reason)
 
 
-def _end_soft_delete(db: Database, compaction: Compaction, location: str) -> RowOutcome:
-    """DROP with lockless reads left the files to the cleaner, if its transaction committed (`metastore.soft_delete`).
-
-    What lies there is no longer in the catalogue, so nothing says any more which of it belonged to the object.
-    """
-    if compaction.txn_id is not None and transaction_state(db, compaction.txn_id) is TxnState.ABORTED:
-        reason = f"the DROP, transaction {compaction.txn_id}, is aborted: the object and its files stay"
-        fail_ready(db, compaction, reason)
-        return RowOutcome(compaction=compaction, verdict=Verdict.FAILED, reason=reason)
-    return _refuse(db, compaction, f"Hive dropped the object and left its files at {location}: remove them by hand")
+def _end_soft_delete(db: Database, compaction: Compaction, ended: Ended | HeldBy) -> RowOutcome | None:
+    """End a row about a dropped object; None when it is a partition that was created again, with its old files."""
+    if isinstance(ended, HeldBy):
+        return _hold(db, ended)
+    match ended.fate:
+        case Fate.GONE:
+            # The DROP forgot what was written; a later table of the same name has writes of its own
+            cleaned = Cleaned(compaction=replace(compaction, highest_write_id=None))
+            return RowOutcome(compaction=compaction, verdict=Verdict.CLEANED, removed=ended.removed, cleaned=cleaned)
+        case Fate.FOREIGN:
+            return replace(_refuse(db, compaction, ended.reason), removed=ended.removed)
+        case Fate.NEVER_DROPPED:
+            fail_ready(db, compaction, ended.reason)
+            return RowOutcome(compaction=compaction, verdict=Verdict.FAILED, reason=ended.reason)
+        case Fate.CREATED_AGAIN:
+            return None
+        case _:
+            assert_never(ended.fate)
 
 
 def _hold(db: Database, holder: HeldBy, removed: Removed | None = None) -> RowOutcome:

@@ -157,7 +157,9 @@ def test_removes_entries_below_partition_directories(table: Path) -> None:
     assert [f for f in files(table) if f.startswith("p=1")] == []
 
 
-@pytest.mark.parametrize("partition", ["..", "p=1/..", "../elsewhere", "notes", "p=1/notes", "p=", "=1", "_p=1", "/p=1"])
+@pytest.mark.parametrize(
+    "partition", ["..", "p=1/..", "../elsewhere", "notes", "p=1/notes", "p=", "=1", "_p=1", "/p=1"]
+)
 def test_anything_but_a_partition_directory_above_an_entry_is_refused(table: Path, partition: str) -> None:
     put(table, "notes/base_0000001/bucket_00000", "p=1/notes/base_0000001/bucket_00000")
     before = files(table.parent)
