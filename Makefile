@@ -32,8 +32,8 @@ check: $(READY) ## Format, lint, types, layers, limits, fast tests (under 90 s)
 fast: $(READY) ## The tests that are over in a moment
 	@$(PYTEST) -q -n 2 -m "not slow"
 
-# tests/conftest.py puts the tests into groups and the groups into an order.
-GROUPED := --dist loadgroup --no-loadscope-reorder
+# Modules stay together; tests/conftest.py keeps those of test-hive together, too, and gives all their order.
+GROUPED := --dist loadscope --no-loadscope-reorder
 
 slow: $(READY) ## The tests that need Spark, databases and other processes, or tell whole stories; without test-hive
 	@$(PYTEST) -q -n 2 $(GROUPED) -m "slow and not hive"

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.servers import MariadbServer, PostgresqlServer, Server, running
 
@@ -32,26 +34,34 @@ _LONG = {
 """Folders and modules that tell whole stories: together they take as long as all the other fast tests do."""
 
 
-_HERE = Path(__file__).parent
+_BESIDE_HIVE = "tests/hive/"
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks for groups in the same hook.
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `--dist loadgroup` a module stays together, and so does all that shares the one running Hive.
+class _Scheduler(LoadScopeScheduling):
+    """A module's tests stay together, and so do all those that share the one running Hive.
 
-    That group takes longest: it comes first (`--no-loadscope-reorder`), so that other workers do the rest beside it.
+    The marks of `--dist loadgroup` would say the same, but pytest-xdist 3.8 loses them with pytest 9.2.
     """
-    sizes = Counter(map(_group, items))
-    items.sort(key=lambda item: (_group(item) != "hive", -sizes[_group(item)]))
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _together(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    return _Scheduler(config, log) if config.getoption("dist") == "loadscope" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is beside Hive takes longest: it comes first, so that other workers do the rest meanwhile."""
+    sizes = Counter(_together(item.nodeid) for item in items)
+    items.sort(key=lambda item: (_together(item.nodeid) != _BESIDE_HIVE, -sizes[_together(item.nodeid)]))
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
         if _LONG & set(Path(item.path).parts):
             item.add_marker(pytest.mark.slow)
 
 
-def _group(item: pytest.Item) -> str:
-    module = Path(item.path).relative_to(_HERE)
-    return "hive" if module.parts[0] == "hive" else str(module)
+def _together(nodeid: str) -> str:
+    return _BESIDE_HIVE if nodeid.startswith(_BESIDE_HIVE) else nodeid.partition("::")[0]
 
 
 @pytest.fixture(scope="session")
