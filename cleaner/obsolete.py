@@ -17,10 +17,12 @@ Sources: Hive `CompactionCleaner`, `AbortedTxnCleaner`, `TaskHandler`; reference
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compactor.acid.directory import DirectoryState, ListedFile, Listing, Snapshot, directory_state
-from compactor.acid.layout import Base, Delta, parse_directory
+from compactor.acid.layout import Base, parse_directory
 
 
 class Why(enum.Enum):
@@ -111,27 +113,24 @@ def _doomed(listing: Listing, name: str, why: Why) -> Doomed:
 
 def _removal(listing: Listing, snapshot: Snapshot, doomed: list[Doomed]) -> Removal:
     going = {entry.name for entry in doomed}
-    candidates = {i for i in snapshot.write_ids.aborted if i <= snapshot.write_ids.high_water}
+    candidates = sorted(i for i in snapshot.write_ids.aborted if i <= snapshot.write_ids.high_water)
     left = {i for name in listing.directories - going for i in _may_contain(name, candidates)}
     return Removal(
         doomed=tuple(sorted(doomed, key=lambda entry: entry.name)),
-        forgettable=frozenset(candidates - left),
+        forgettable=frozenset(candidates) - left,
     )
 
 
-def _may_contain(name: str, aborted_ids: set[int]) -> set[int]:
-    """The aborted ids whose rows may be in a directory.
+def _may_contain(name: str, aborted_ids: Sequence[int]) -> Sequence[int]:
+    """The aborted ids, ascending, whose rows may be in a directory.
 
     A compaction's output has none: compactions leave aborted rows out, whatever range the name covers. A delta counts
     even when the snapshot ends inside its range, as it does in a streaming batch that is still being written.
     """
     entry = parse_directory(name)
     if entry is None or entry.visibility_txn > 0:
-        return set()
-    if isinstance(entry, Base):
-        return aborted_ids & {entry.write_id}
-    return {i for i in aborted_ids if _covers(entry, i)}
-
-
-def _covers(delta: Delta, write_id: int) -> bool:
-    return delta.min_write_id <= write_id <= delta.max_write_id
+        return ()
+    first, last = (
+        (entry.write_id, entry.write_id) if isinstance(entry, Base) else (entry.min_write_id, entry.max_write_id)
+    )
+    return aborted_ids[bisect_left(aborted_ids, first) : bisect_right(aborted_ids, last)]

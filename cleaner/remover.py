@@ -4,7 +4,8 @@
    directory, or an original file that the listing of this location found. Of a dropped table the entries may also lie
    below directories `p=x/q=y`. Nothing else passes, whoever asks.
 2. On a local disk also check where the name leads: a symbolic link must not take a deletion elsewhere.
-3. Delete, entry by entry. What is gone already counts as done, so a second run after a crash ends the first one's work.
+3. Delete, some entries at a time and in no order. What is gone already counts as done, so a second run after a crash
+   ends the first one's work.
 4. Other directories, the dropped location itself among them, go only when nothing is in them.
 
 Sources: Hive `FSRemover`, `TaskHandler.cleanAndVerify…`; reference §4.
@@ -13,7 +14,9 @@ Sources: Hive `FSRemover`, `TaskHandler.cleanAndVerify…`; reference §4.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cleaner.obsolete import Doomed
@@ -21,6 +24,9 @@ from compactor.acid.layout import is_hidden, parse_bucket, parse_directory
 from compactor.acid.partition_name import partition_values
 from compactor.errors import UnparsableName, UnsafePath
 from compactor.storage.filesystem import FileSystem
+
+AT_ONCE = 4
+"""Entries of a location that are deleted at the same time: who deletes waits for the disk, or for the object store."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +66,14 @@ def remove_below(
             _require_acid_entry(entry)
             if root is not None:
                 _require_inside(root, _join(partition, entry.name))
-    removed = Removed()
-    for partition, entries in doomed.items():
-        for entry in entries:
-            target = f"{path}/{_join(partition, entry.name)}"
-            if entry.is_directory:
-                filesystem.delete_directory(target)
-            else:
-                filesystem.delete_file(target)
-            removed += Removed(entries=1, files=len(entry.files), bytes=entry.bytes)
-    return removed
+    targets = [
+        (f"{path}/{_join(partition, entry.name)}", entry) for partition, entries in doomed.items() for entry in entries
+    ]
+    if len(targets) < AT_ONCE:
+        return _delete(filesystem, targets)
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="remover") as pool:
+        shares = [targets[first::AT_ONCE] for first in range(AT_ONCE)]
+        return sum(pool.map(partial(_delete, filesystem), shares), start=Removed())
 
 
 def remove_empty(filesystem: FileSystem, path: str, directories: Iterable[str], *, location: str) -> None:
@@ -92,6 +96,20 @@ def remove_empty(filesystem: FileSystem, path: str, directories: Iterable[str], 
 def is_local(location: str) -> bool:
     """Whether a metastore location is on this machine's disks: `/w/t` or `file:/w/t`."""
     return location.startswith(("/", "file:"))
+
+
+def _delete(filesystem: FileSystem, targets: Sequence[tuple[str, Doomed]]) -> Removed:
+    """Delete entries that were checked. targets: each with its path in the file system."""
+    for target, entry in targets:
+        if entry.is_directory:
+            filesystem.delete_directory(target)
+        else:
+            filesystem.delete_file(target)
+    return Removed(
+        entries=len(targets),
+        files=sum(len(entry.files) for _, entry in targets),
+        bytes=sum(entry.bytes for _, entry in targets),
+    )
 
 
 def _require_partition(name: str) -> None:
