@@ -53,6 +53,8 @@ def drained(db: Database, compaction: Compaction, target: Target, txns: ValidTxn
     up_to = _bound(compaction, txns)
     partition_id = None if target.partition is None else target.partition.id
     look = last_look(db, compaction, up_to=up_to, table_id=target.table.id, partition_id=partition_id)
+    if not look.exists:
+        return HeldBy(compaction=compaction, reason="its table or partition was dropped just now")
     if look.forbidden_by is not None:
         return Forbidden(owner=look.forbidden_by)
     return Drained(up_to=up_to) if look.blocker is None else _held_by(compaction, look.blocker)

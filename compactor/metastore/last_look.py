@@ -1,8 +1,8 @@
 """The last look at a row of the queue before the first of its files is deleted (I5).
 
 What was read for a page of rows may be minutes old when a row's turn comes. What must not have changed since is asked
-once more, in one snapshot: the row still waits for cleaning, which it no longer does when its table was dropped, nobody
-reads the old files, and nobody forbade to remove them.
+once more, in one snapshot: the row still waits for cleaning, its table or partition is still the same one and was not
+dropped, nobody reads the old files, and nobody forbade to remove them.
 
 Source: Hive `CompactionCleaner.clean`, `AcidEventListener`.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from compactor.metastore.catalog_schema import PARTITION_PARAMS, TABLE_PARAMS
+from compactor.metastore.catalog_schema import PARTITION_PARAMS, PARTITIONS, TABLE_PARAMS, TBLS
 from compactor.metastore.compaction import Compaction, CompactionState
 from compactor.metastore.compaction_rows import fenced
 from compactor.metastore.database import Database, retried
@@ -25,8 +25,14 @@ _SPELLINGS = ("no_cleanup", "NO_CLEANUP")
 """As Hive reads the key; the first one wins."""
 
 # Built once: every row of the queue is looked at, and a statement takes longer to build than to answer
-_STILL_READY = sa.select(COMPACTION_QUEUE.c.CQ_ID).where(
-    COMPACTION_QUEUE.c.CQ_ID == sa.bindparam("id"), COMPACTION_QUEUE.c.CQ_STATE == CompactionState.READY_FOR_CLEANING
+_IN_CATALOGUE = sa.exists().where(TBLS.c.TBL_ID == sa.bindparam("table"))
+_PARTITION_IN_CATALOGUE = sa.exists().where(PARTITIONS.c.PART_ID == sa.bindparam("partition", type_=sa.BigInteger))
+_STILL_READY, _PARTITION_STILL_READY = (
+    sa.select(sa.and_(*there).label("EXISTS")).where(
+        COMPACTION_QUEUE.c.CQ_ID == sa.bindparam("id"),
+        COMPACTION_QUEUE.c.CQ_STATE == CompactionState.READY_FOR_CLEANING,
+    )
+    for there in ((_IN_CATALOGUE,), (_IN_CATALOGUE, _PARTITION_IN_CATALOGUE))
 )
 _OWNERS = ("table", "partition")
 _KEEPS = sa.union_all(
@@ -41,9 +47,11 @@ _KEEPS = sa.union_all(
 
 @dataclass(frozen=True, kw_only=True)
 class LastLook:
-    """blocker: the oldest transaction that may need the old files. forbidden_by: whose parameter `no_cleanup` forbids
-    it, `table` or `partition`. Both None: the files may go."""
+    """exists: table and partition have not been dropped, nor created again since. blocker: the oldest transaction that
+    may need the old files. forbidden_by: whose parameter `no_cleanup` forbids it, `table` or `partition`. The files may
+    go when it exists and both are None."""
 
+    exists: bool
     blocker: Blocker | None
     forbidden_by: str | None
 
@@ -55,11 +63,14 @@ def last_look(db: Database, compaction: Compaction, *, up_to: int, table_id: int
     up_to: the transaction id up to and including which readers count, NEXT_TXN_ID.
     """
     with db.read() as conn:
-        if conn.scalar(_STILL_READY, {"id": compaction.id}) is None:
+        about = {"id": compaction.id, "table": table_id, "partition": partition_id}
+        still = conn.scalar(_STILL_READY if partition_id is None else _PARTITION_STILL_READY, about)
+        if still is None:
             raise fenced(compaction)
-        rows = conn.execute(_KEEPS, {"table": table_id, "partition": partition_id})
+        rows = conn.execute(_KEEPS, about)
         keeps = {(row.OWNER, row.PARAM_KEY): row.PARAM_VALUE for row in rows}
         return LastLook(
+            exists=bool(still),
             blocker=next(iter(unfinished(conn, up_to, compaction.table, limit=1)), None),
             forbidden_by=next((owner for owner in _OWNERS if _forbids(owner, keeps)), None),
         )
