@@ -19,6 +19,7 @@ from compactor.metastore.catalog_schema import DBS, PARTITIONS, SDS, TBLS
 from compactor.metastore.database import Database, retried
 
 _OBJECT_STORES = frozenset({"s3", "gs", "abfs", "wasb", "oss", "cos", "adl"})
+_IDS_A_STATEMENT = 500
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "wasb"}
 
 
@@ -94,38 +95,33 @@ def occupants(db: Database, location: str) -> list[Occupant]:
     """
     place = Place.of(location)
     with db.read() as conn:
-        found = list(_found(conn, place))
-    return [occupant for occupant in found if _meet(occupant, place)]
+        return [*_of_tables(conn, place), *_databases(conn, place)]
 
 
-def _meet(occupant: Occupant, place: Place) -> bool:
-    above = occupant.table is not None and place.is_in(occupant.place)
-    return above or occupant.place.is_in(place)
+def _of_tables(conn: sa.Connection, place: Place) -> Iterator[Occupant]:
+    """Tables and partitions: first where something lives, then who."""
+    rows = conn.execute(sa.select(SDS.c.SD_ID, SDS.c.LOCATION).where(_may_meet(SDS.c.LOCATION, place)))
+    places = {sd_id: Place.of(location) for sd_id, location in rows}
+    met = [sd_id for sd_id, other in places.items() if place.is_in(other) or other.is_in(place)]
+    owners = TBLS.join(DBS, DBS.c.DB_ID == TBLS.c.DB_ID)
+    of_partitions = owners.join(PARTITIONS, PARTITIONS.c.TBL_ID == TBLS.c.TBL_ID)
+    names = (DBS.c.CTLG_NAME, DBS.c.NAME, TBLS.c.TBL_NAME)
+    for start in range(0, len(met), _IDS_A_STATEMENT):
+        some = met[start : start + _IDS_A_STATEMENT]
+        tables = sa.select(*names, sa.null(), TBLS.c.SD_ID).select_from(owners).where(TBLS.c.SD_ID.in_(some))
+        partitions = sa.select(*names, PARTITIONS.c.PART_NAME, PARTITIONS.c.SD_ID).select_from(of_partitions)
+        for query in (tables, partitions.where(PARTITIONS.c.SD_ID.in_(some))):
+            for catalog, database, table, partition, sd_id in conn.execute(query):
+                of = places[sd_id]
+                yield Occupant(catalog=catalog, database=database, table=table, partition=partition, place=of)
 
 
-def _found(conn: sa.Connection, place: Place) -> Iterator[Occupant]:
-    """Whoever may live there by the text of his location, at least."""
-    of_table = sa.join(TBLS, DBS, DBS.c.DB_ID == TBLS.c.DB_ID)
-    tables = (
-        sa.select(DBS.c.CTLG_NAME, DBS.c.NAME, TBLS.c.TBL_NAME, sa.null(), SDS.c.LOCATION)
-        .select_from(of_table.join(SDS, SDS.c.SD_ID == TBLS.c.SD_ID))
-        .where(_may_meet(SDS.c.LOCATION, place))
-    )
-    partitions = (
-        sa.select(DBS.c.CTLG_NAME, DBS.c.NAME, TBLS.c.TBL_NAME, PARTITIONS.c.PART_NAME, SDS.c.LOCATION)
-        .select_from(
-            of_table.join(PARTITIONS, PARTITIONS.c.TBL_ID == TBLS.c.TBL_ID).join(SDS, SDS.c.SD_ID == PARTITIONS.c.SD_ID)
-        )
-        .where(_may_meet(SDS.c.LOCATION, place))
-    )
-    for query in (tables, partitions):
-        for catalog, database, table, partition, location in conn.execute(query):
-            of = Place.of(location)
-            yield Occupant(catalog=catalog, database=database, table=table, partition=partition, place=of)
+def _databases(conn: sa.Connection, place: Place) -> Iterator[Occupant]:
     for column in (DBS.c.DB_LOCATION_URI, DBS.c.DB_MANAGED_LOCATION_URI):
-        databases = sa.select(DBS.c.CTLG_NAME, DBS.c.NAME, column).where(_may_meet(column, place))
-        for catalog, database, location in conn.execute(databases):
-            yield Occupant(catalog=catalog, database=database, place=Place.of(location))
+        rows = conn.execute(sa.select(DBS.c.CTLG_NAME, DBS.c.NAME, column).where(_may_meet(column, place)))
+        for catalog, database, location in rows:
+            if (of := Place.of(location)).is_in(place):
+                yield Occupant(catalog=catalog, database=database, place=of)
 
 
 def _may_meet(location: sa.ColumnElement[Any], place: Place) -> sa.ColumnElement[bool]:
