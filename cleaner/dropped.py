@@ -3,7 +3,9 @@
 Hive puts a row in state r into the queue, with the location as a property, and the transaction of the DROP dates it
 (`metastore.soft_delete`). Hive's cleaner then deletes that directory with all that is in it. Ours:
 
-1. The transaction of the DROP is aborted: the object and its files stay, the row fails.
+1. The transaction of the DROP is aborted: the object and its files stay, the row fails. One exception: the directory
+   has the suffix of that very transaction. It is then that of a CREATE TABLE AS SELECT that failed (Hive leaves such a
+   row for it), which nobody has ever seen.
 2. Someone who opened before the DROP ended may still read: held, by the rule of every compaction (`cleaner.drain`, I5).
 3. The location has to look as Hive makes it, or nothing is touched: a table's ends in `.v<transaction>`, which no other
    table ever gets; a partition's holds the base `base_N` with which Hive marks it as dropped, N the row's write id.
@@ -16,7 +18,7 @@ Hive puts a row in state r into the queue, with the location as a property, and 
 7. List again. Something foreign is left: it stays, and the row is refused and names it, because nobody but a person
    knows whether it is needed. Otherwise the row succeeds. The DROP itself forgot what the database knew.
 
-Sources: Hive 4.0.1 `AcidEventListener`, `HMSHandler.addTruncateBaseFile`, `CompactionCleaner.cleanUsingLocation`,
+Sources: Hive 4.0.1 `AcidEventListener`, `HiveQueryLifeTimeHook`, `HMSHandler.addTruncateBaseFile`, `CompactionCleaner.cleanUsingLocation`,
 `FSRemover`, `AcidConstants.SOFT_DELETE_TABLE_PATTERN`; reference §4.
 """
 
@@ -49,7 +51,7 @@ from compactor.storage.filesystem import FileSystem, FilesystemOf
 LOCATION_PROPERTY = "location"
 """The property of a row that makes it one about a dropped object, whose files are there."""
 
-_SUFFIXED = re.compile(r".+\.v\d{7,}", re.ASCII)
+_SUFFIXED = re.compile(r".+\.v(\d{7,})", re.ASCII)
 _NAMED_AT_MOST = 5
 
 
@@ -94,10 +96,11 @@ class Leftovers:
         return self.mark is None and not any(self.doomed.values())
 
 
-def has_suffix(location: str) -> bool:
-    """Does a location end as that of a table that may be dropped softly, `sales.v0000123`?"""
-    parts = Place.of(location).parts
-    return bool(parts) and _SUFFIXED.fullmatch(parts[-1]) is not None
+def suffix_of(location: str) -> int | None:
+    """The transaction that created a table, where its location says so: 123 of `sales.v0000123`."""
+    *_, name = ("", *Place.of(location).parts)
+    match = _SUFFIXED.fullmatch(name)
+    return None if match is None else int(match[1])
 
 
 def of_table(listing: Listing, directories: Collection[str]) -> Leftovers:
@@ -215,15 +218,21 @@ def end_dropped(
 
 
 def _too_early(db: Database, compaction: Compaction, txns: ValidTxnList) -> Ended | HeldBy | None:
-    """Steps 1 and 2: None when the DROP is committed and whoever knew the object has finished."""
+    """Steps 1 and 2: None when whoever knew the object has finished, or nobody ever knew it."""
     if compaction.txn_id is None:
         return _foreign(compaction, "no transaction is known to have dropped it")
     state = transaction_state(db, compaction.txn_id)
-    if state is TxnState.ABORTED:
-        reason = f"the DROP, transaction {compaction.txn_id}, is aborted: the object and its files stay"
-        return Ended(fate=Fate.NEVER_DROPPED, reason=reason)
     if state is TxnState.OPEN:
         return HeldBy(compaction=compaction, reason=f"the DROP, transaction {compaction.txn_id}, has not ended")
+    if state is not TxnState.ABORTED:
+        return _held_by_readers(db, compaction, txns)
+    if compaction.partition is None and suffix_of(compaction.properties[LOCATION_PROPERTY]) == compaction.txn_id:
+        return None
+    reason = f"the DROP, transaction {compaction.txn_id}, is aborted: the object and its files stay"
+    return Ended(fate=Fate.NEVER_DROPPED, reason=reason)
+
+
+def _held_by_readers(db: Database, compaction: Compaction, txns: ValidTxnList) -> Ended | HeldBy | None:
     # Of a row without NEXT_TXN_ID nobody knows when it was dropped, only that it was before that moment
     up_to = compaction.next_txn_id if compaction.next_txn_id is not None else txns.high_water
     table_id = _id_of_table(db, compaction)
@@ -247,7 +256,7 @@ def _id_of_table(db: Database, compaction: Compaction) -> int:
 
 def _end_table(db: Database, filesystem_of: FilesystemOf, compaction: Compaction) -> Ended | HeldBy:
     location = compaction.properties[LOCATION_PROPERTY]
-    if not has_suffix(location):
+    if suffix_of(location) is None:
         return _foreign(compaction, "its name has no suffix '.v…', so it may have been another table's, too")
 
     def look(filesystem: FileSystem, path: str) -> Leftovers:

@@ -85,6 +85,21 @@ def test_an_aborted_drop_leaves_the_table_as_it_was(world: World, table: TableNa
     assert world.entries(table) == before
 
 
+def test_the_directory_of_a_create_table_as_select_that_failed_goes_at_once(world: World) -> None:
+    (reader,) = open_transactions(world.db, user="ann", host="hs2")
+    (txn_id,) = open_transactions(world.db, user="hive", host="hs2")
+    table = TableName(database="default", table="never")
+    location = world.warehouse / f"never.v{txn_id:07d}"
+    world.put(location / "delta_0000001_0000001_0000")
+    put_row(world, table, None, f"file:{location}", txn_id=txn_id, write_id=1)
+    clean(world)
+    assert location.exists(), "it is still being written"
+    abort_transactions(world.db, [txn_id])
+    clean(world)
+    assert not location.exists(), f"{reader} cannot know it"
+    assert states(world) == [CompactionState.SUCCEEDED]
+
+
 def test_who_opened_before_the_drop_ended_keeps_the_files(world: World, table: TableName) -> None:
     (reader,) = open_transactions(world.db, user="ann", host="hs2")
     location = world.location(table)

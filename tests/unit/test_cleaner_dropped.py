@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cleaner.dropped import Leftovers, has_suffix, of_partition, of_table
+from cleaner.dropped import Leftovers, of_partition, of_table, suffix_of
 from compactor.acid.directory import ListedFile, Listing
 
 DROPPED_AT = 5
@@ -34,18 +34,24 @@ def names(leftovers: Leftovers) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    "location", ["file:/w/t.v0000012", "s3://b/w/t.v0000012/", "/w/db.db/t.v12345678", "hdfs://n/t.v1.v0000012"]
+    ("location", "txn_id"),
+    [
+        ("file:/w/t.v0000012", 12),
+        ("s3://b/w/t.v0000012/", 12),
+        ("/w/db.db/t.v12345678", 12345678),
+        ("hdfs://n/t.v1.v0000012", 12),
+    ],
 )
-def test_a_location_that_ends_as_hive_makes_it_has_the_suffix(location: str) -> None:
-    assert has_suffix(location)
+def test_a_location_that_ends_as_hive_makes_it_names_its_transaction(location: str, txn_id: int) -> None:
+    assert suffix_of(location) == txn_id
 
 
 @pytest.mark.parametrize(
     "location",
     ["/w/t", "/w/t.v12", "/w/t.v000001x", "/w/t.v0000012/p=1", "/w/.v0000012", "/w/t_v0000012", "/", "/w/t.v٠٠٠٠٠١٢"],
 )
-def test_any_other_location_has_not(location: str) -> None:
-    assert not has_suffix(location)
+def test_any_other_location_names_none(location: str) -> None:
+    assert suffix_of(location) is None
 
 
 def test_everything_that_acid_writers_leave_goes_with_a_table() -> None:
