@@ -16,6 +16,8 @@ from tests.hive.lab.trino import CATALOG, Trino
 from tests.servers import PostgresqlServer, running
 
 HERE = Path(__file__).parent
+LIMIT_S = 1800
+"""Of a test, the first of which may have to download Hive; every wait in it has a limit of its own."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,6 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if Path(item.path).is_relative_to(HERE):
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.hive)
+            item.add_marker(pytest.mark.timeout(LIMIT_S))
 
 
 @pytest.hookimpl(wrapper=True)

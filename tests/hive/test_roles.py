@@ -22,7 +22,6 @@ MIXTURES = [
 """The roles that Hive plays; those with the same worker follow each other, since ours takes long to start."""
 DELTAS = 5
 PARTITION = "p=1"
-OFF = "'no_auto_compaction'='true'"
 
 
 def name_of(roles: Roles) -> str:
@@ -31,29 +30,27 @@ def name_of(roles: Roles) -> str:
 
 
 @pytest.fixture(scope="module")
-def tables(hive: Hive, compactor: Compactor) -> dict[str, Table]:
-    """A table for each mixture, with more deltas than the threshold; no initiator may touch it yet."""
-    compactor.playing(())
-    hive.playing(Roles())
+def tables(hive: Hive, compactor: Compactor) -> Iterator[dict[str, Table]]:
+    """A table for each mixture, with more deltas than the threshold."""
     with hive.connect() as sql:
         made = {}
         for name in map(name_of, MIXTURES):
-            made[name] = create(hive, sql, name, clause="PARTITIONED BY (p int)", properties=OFF)
+            made[name] = create(hive, sql, name, clause="PARTITIONED BY (p int)")
             made[name] = dataclasses.replace(made[name], partition=PARTITION)
         for i in range(DELTAS):
             inserts = [f"INSERT INTO {t.full_name} PARTITION ({PARTITION}) SELECT {i}, 'v{i}'" for t in made.values()]
             sql(f"FROM (SELECT 1) one {' '.join(inserts)}")
-    return made
+    yield made
+    compactor.playing(())
+    hive.playing(Roles())
 
 
 @pytest.fixture
-def mixture(request: pytest.FixtureRequest, hive: Hive, compactor: Compactor) -> Iterator[Roles]:
+def mixture(request: pytest.FixtureRequest, hive: Hive, compactor: Compactor, tables: dict[str, Table]) -> Roles:
     roles: Roles = request.param
     hive.playing(roles)
     compactor.playing({role for role, hives in dataclasses.asdict(roles).items() if not hives})
-    yield roles
-    compactor.playing({"worker"} - {r for r, hives in dataclasses.asdict(roles).items() if hives})
-    hive.playing(Roles())
+    return roles
 
 
 @pytest.mark.parametrize("mixture", MIXTURES, indirect=True, ids=name_of)
@@ -62,13 +59,13 @@ def test_a_table_is_found_compacted_and_cleaned_whoever_does_what(
 ) -> None:
     table = tables[name_of(mixture)]
     before = table.entries()
-    sql(f"ALTER TABLE {table.full_name} SET TBLPROPERTIES ('no_auto_compaction'='false')")
-    # Initiators, Hive's and ours, look where somebody wrote.
-    sql(f"DELETE FROM {table.full_name} WHERE id = 1")
-    ids = table.row_ids(sql)
     rows = Counter([(i, f"v{i}", 1) for i in range(DELTAS) if i != 1])
-    until(lambda: bool(sql.compactions(table.full_name)), "somebody asks for a compaction")
-    done = table.until_state(sql, "succeeded")
+    with table.shown_to_initiators(sql):
+        # Initiators, Hive's and ours, look where somebody wrote.
+        sql(f"DELETE FROM {table.full_name} WHERE id = 1")
+        ids = table.row_ids(sql)
+        until(lambda: bool(sql.compactions(table.full_name)), f"somebody asks for a compaction of {table.full_name}")
+        done = table.until_state(sql, "succeeded")
     assert done.partition == PARTITION
     assert done.error is None
     assert done.initiator is not None
@@ -77,4 +74,3 @@ def test_a_table_is_found_compacted_and_cleaned_whoever_does_what(
     assert not set(before) & set(table.entries())
     assert table.rows(sql) == rows
     assert table.row_ids(sql) == ids
-    sql(f"ALTER TABLE {table.full_name} SET TBLPROPERTIES ({OFF})")

@@ -65,7 +65,7 @@ def readings(fixture_hive: Hive, compactor: Compactor, trino: Trino) -> Iterator
             compact_all(ours, phase)
         found |= {(phase, table.name): read(trino, table) for table in expected_tables()}
         # Without it nobody takes a second request for what was not written since.
-        ours("cleaner", "--once")
+        ours.clean(lambda: "ready for cleaning" not in states(ours))
     yield found
     ours.stop()
 

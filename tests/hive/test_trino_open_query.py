@@ -61,7 +61,6 @@ def test_an_open_query_of_trino_keeps_its_files_and_returns_its_own_snapshot(
     left = rows - Counter([(3, value_of(3))])
     assert Counter(trino(f"SELECT * FROM {table.full_name}")) == left
     assert Counter(held.rest()) == rows
-    compactor("cleaner", "--once")
-    assert table.last(sql).state == "succeeded"
+    compactor.clean(lambda: table.last(sql).state == "succeeded")
     assert not set(before) & set(table.entries())
     assert Counter(trino(f"SELECT * FROM {table.full_name}")) == left

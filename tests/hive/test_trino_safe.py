@@ -34,14 +34,14 @@ def until_trino_reads(trino: Trino, table: Table, rows: Counter[Row]) -> None:
 def test_a_delete_is_seen_by_trino_as_soon_as_our_initiator_has_looked(
     hive: Hive, sql: HiveSession, trino: Trino
 ) -> None:
-    table = create(hive, sql, "safe_after_delete", properties="'no_auto_compaction'='true'")
+    table = create(hive, sql, "safe_after_delete")
     sql(f"INSERT INTO {table.full_name} VALUES (1, 'a'), (2, 'b'), (3, 'c')")
     sql(f"DELETE FROM {table.full_name} WHERE id = 2")
     rows: Counter[Row] = Counter([(1, "a"), (3, "c")])
     assert Counter(trino(f"SELECT * FROM {table.full_name}")) == rows + Counter([(2, "b")])
     # No more deltas than the threshold allows: Hive's rules ask for nothing.
-    sql(f"ALTER TABLE {table.full_name} SET TBLPROPERTIES ('no_auto_compaction'='false')")
-    until_trino_reads(trino, table, rows)
+    with table.shown_to_initiators(sql):
+        until_trino_reads(trino, table, rows)
     [done] = sql.compactions(table.full_name)
     assert done.type == "MINOR"
     assert done.initiator != "manual"
@@ -51,14 +51,14 @@ def test_a_delete_is_seen_by_trino_as_soon_as_our_initiator_has_looked(
 def test_a_truncated_table_is_seen_by_trino_as_soon_as_our_initiator_has_looked(
     hive: Hive, sql: HiveSession, trino: Trino
 ) -> None:
-    table = create(hive, sql, "safe_after_truncate", properties="'no_auto_compaction'='true'")
+    table = create(hive, sql, "safe_after_truncate")
     sql(f"INSERT INTO {table.full_name} VALUES (1, 'a'), (2, 'b'), (3, 'c')")
     sql(f"TRUNCATE TABLE {table.full_name}")
     sql(f"INSERT INTO {table.full_name} VALUES (4, 'd')")
     rows: Counter[Row] = Counter([(4, "d")])
     assert Counter(trino(f"SELECT * FROM {table.full_name}")) == rows + Counter([(1, "a"), (2, "b"), (3, "c")])
-    sql(f"ALTER TABLE {table.full_name} SET TBLPROPERTIES ('no_auto_compaction'='false')")
-    until_trino_reads(trino, table, rows)
+    with table.shown_to_initiators(sql):
+        until_trino_reads(trino, table, rows)
     [done] = sql.compactions(table.full_name)
     assert done.type == "MAJOR"
     assert done.initiator != "manual"

@@ -46,7 +46,12 @@ def resolve(pom: str, scratch: Path) -> list[Path]:
     command += [f"-Dmdep.outputFile={output}", "-DincludeScope=runtime", f"-DexcludeArtifactIds={','.join(_CLASHING)}"]
     said = ""
     for offline in (["-o"], []):
-        done = subprocess.run([*command, *offline], capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False)
+        try:
+            done = subprocess.run(
+                [*command, *offline], capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False
+            )
+        except subprocess.TimeoutExpired as slow:
+            raise Absent(f"Maven has not brought what {pom} names in {_DOWNLOAD_S} s") from slow
         if done.returncode == 0:
             return [Path(entry) for entry in output.read_text().strip().split(os.pathsep)]
         said = done.stdout.strip()

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 from compactor.demo.hive_tables import load
 from compactor.metastore.database import Database
 from tests.hive.lab.artifacts import find_java, resolve
-from tests.hive.lab.process import Process, free_ports
+from tests.hive.lab.process import SHORT_LIVED_JAVA, Process, free_ports
 from tests.hive.lab.session import HiveSession
 
 _SCHEMA = "scripts/metastore/upgrade/postgres/hive-schema-4.0.0.postgres.sql"
@@ -140,7 +140,7 @@ class Hive:
 
     def _start(self, name: str, heap: str, arguments: list[str], port: int) -> Process:
         conf = self.root / "conf"
-        command = [str(self._java), f"-Xmx{heap}", "-XX:+UseSerialGC", f"-Djava.io.tmpdir={self.root}/scratch"]
+        command = [str(self._java), f"-Xmx{heap}", *SHORT_LIVED_JAVA, f"-Djava.io.tmpdir={self.root}/scratch"]
         command += [f"--add-opens={m}/{p}=ALL-UNNAMED" for m, packages in _OPENED.items() for p in packages.split()]
         command += ["-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={conf}/log4j2.properties"]
         command += [f"-Dhive.log4j.file={conf}/log4j2.properties", "-Djava.util.logging.config.file="]
@@ -188,7 +188,9 @@ class Hive:
             "hive.metastore.runworker.in": "metastore",
             # Long enough for a busy machine; a killed worker holds its table up for no longer.
             "hive.txn.timeout": "40s",
-            "hive.compactor.check.interval": "2s",
+            # How often AND WAIT looks: it begins with two seconds and doubles them up to this.
+            "hive.compactor.wait.timeout": "300",
+            "hive.compactor.check.interval": "1s",
             "hive.compactor.cleaner.run.interval": "500ms",
             "hive.compactor.worker.sleep.time": "500ms",
             "hive.compactor.worker.max.sleep.time": "1000ms",

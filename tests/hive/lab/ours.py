@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hive.lab.hive import Hive
-from tests.hive.lab.process import PATIENCE_S, Process, until
+from tests.hive.lab.process import PATIENCE_S, SHORT_LIVED_JAVA, Process, until
 
 _SETTINGS = """[spark]
 master = "local[2]"
@@ -112,4 +112,5 @@ def opened_txn(hive: Hive, table: str) -> int | None:
 
 
 def _environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith("COMPACTOR_")}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("COMPACTOR_")}
+    return environment | {"JDK_JAVA_OPTIONS": " ".join(SHORT_LIVED_JAVA)}

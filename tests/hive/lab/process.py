@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-PATIENCE_S = 180.0
+PATIENCE_S = 300.0
 """Longest wait for anything on a busy machine; a test that needs it fails."""
-_LOOK_S = 0.1
+SHORT_LIVED_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Options of a Java that never lives long enough to earn back what its optimising compiler costs."""
+_FIRST_LOOK_S, _LOOK_S = 0.01, 0.1
 _STOP_S = 30
+_NOT_EPHEMERAL = range(12_000, 32_000)
+"""Ports that Linux gives to nobody who does not ask for them."""
+_PORT_TRIES = 50
 
 
 class Process:
@@ -78,12 +85,14 @@ class Process:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on; all are held at once, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
+    """Ports that nobody uses, and that no other program gets by chance before a server of ours has started."""
+    found: list[int] = []
+    for port in random.sample(_NOT_EPHEMERAL, _PORT_TRIES):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"{_PORT_TRIES} ports were tried, {len(found)} of them are free, {count} are needed")
 
 
 def listens(port: int) -> bool:
@@ -92,12 +101,13 @@ def listens(port: int) -> bool:
 
 
 def until(condition: Callable[[], bool], what: str, *, patience_s: float = PATIENCE_S) -> None:
-    """Look again and again until a condition of another process holds."""
-    pause = threading.Event()
+    """Look again and again, at first more often, until a condition of another process holds."""
+    clock, pause_s = threading.Event(), _FIRST_LOOK_S
     end = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < end, f"waited {patience_s} s in vain until {what}"
-        pause.wait(_LOOK_S)
+        clock.wait(pause_s)
+        pause_s = min(2 * pause_s, _LOOK_S)
 
 
 def tail(log: Path, lines: int = 15) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 
 from impala.dbapi import connect
 
+from tests.hive.lab.process import PATIENCE_S, until
+
 Row = tuple[Any, ...]
 
 VECTORISED = {"hive.fetch.task.conversion": "none", "hive.vectorized.execution.enabled": "true"}
@@ -70,8 +72,16 @@ class HiveSession:
     """One session; statements follow each other. Not for two threads."""
 
     def __init__(self, port: int) -> None:
-        self._connection = connect(host="127.0.0.1", port=port, auth_mechanism="PLAIN", user="hive", password="-")  # noqa: S106
+        self._connection = connect(
+            host="127.0.0.1",
+            port=port,
+            auth_mechanism="PLAIN",
+            user="hive",
+            password="-",  # noqa: S106 -- it is not looked at
+            timeout=int(PATIENCE_S),
+        )
         self._cursor = self._connection.cursor(convert_types=False)
+        self._statement = ""
 
     def __enter__(self) -> HiveSession:
         return self
@@ -85,8 +95,8 @@ class HiveSession:
 
     def __call__(self, statement: str) -> list[Row]:
         """Run a statement to its end; its rows, none when it has no result."""
-        self._cursor.execute(statement)
-        return [tuple(row) for row in self._cursor.fetchall()] if self._cursor.description else []
+        self.start(statement)
+        return self.finish()
 
     def all(self, statements: Sequence[str]) -> None:
         for statement in statements:
@@ -108,9 +118,11 @@ class HiveSession:
 
     def start(self, statement: str) -> None:
         """Send a statement and do not wait for it."""
+        self._statement = statement
         self._cursor.execute_async(statement)
 
     def finish(self) -> list[Row]:
-        """The rows of what `start` sent, once it is done."""
-        self._cursor._wait_to_finish()
-        return [tuple(row) for row in self._cursor.fetchall()]
+        """The rows of what `start` sent, once it is done; none when it has no result."""
+        until(lambda: not self._cursor.is_executing(), f"HiveServer2 has done: {self._statement[:400]}")
+        self._cursor._wait_to_finish()  # Raises what went wrong.
+        return [tuple(row) for row in self._cursor.fetchall()] if self._cursor.description else []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from tests.hive.lab.session import READERS, HiveSession, Row, Shown
 DATABASE = "beside"
 STRIPES = "'orc.stripe.size'='1000000', 'orc.compress'='NONE'"
 """ORC looks at its memory every 5,000 rows: with the rows of `numbers`, that many stand in a stripe of 1.9 MB."""
+_SHOWN, _HIDDEN = "'no_auto_compaction'='false'", "'no_auto_compaction'='true'"
+"""To initiators, Hive's and ours: no test waits for the compaction of what another test has left behind."""
 SHORT = "id, md5(v)"
 """Columns that say as much of such rows in fewer bytes."""
 
@@ -57,6 +60,15 @@ class Table:
             with sql.reading(READERS[reader]):
                 assert self.rows(sql) == expected, f"{self.full_name}, {reader}"
 
+    @contextmanager
+    def shown_to_initiators(self, sql: HiveSession) -> Iterator[None]:
+        """Initiators look at it meanwhile."""
+        sql(f"ALTER TABLE {self.full_name} SET TBLPROPERTIES ({_SHOWN})")
+        try:
+            yield
+        finally:
+            sql(f"ALTER TABLE {self.full_name} SET TBLPROPERTIES ({_HIDDEN})")
+
     def last(self, sql: HiveSession) -> Shown:
         """Its newest compaction."""
         return sql.compactions(self.full_name)[-1]
@@ -68,12 +80,13 @@ class Table:
 
 
 def create(hive: Hive, sql: HiveSession, name: str, *, properties: str = "", clause: str = "") -> Table:
-    """An empty full-ACID table. clause: between the columns and STORED AS."""
+    """An empty full-ACID table that initiators leave alone unless `shown_to_initiators`.
+
+    clause: between the columns and STORED AS.
+    """
     sql(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
-    more = f", {properties}" if properties else ""
-    sql(
-        f"CREATE TABLE {DATABASE}.{name} (id int, v string) {clause} STORED AS ORC TBLPROPERTIES ('transactional'='true'{more})"
-    )
+    listed = f"'transactional'='true', {_HIDDEN}" + (f", {properties}" if properties else "")
+    sql(f"CREATE TABLE {DATABASE}.{name} (id int, v string) {clause} STORED AS ORC TBLPROPERTIES ({listed})")
     return Table(hive=hive, name=name)
 
 

@@ -26,13 +26,13 @@ from urllib.parse import urlsplit
 
 from tests.hive.lab.artifacts import find_java, resolve
 from tests.hive.lab.hive import Hive
-from tests.hive.lab.process import Process, free_ports
+from tests.hive.lab.process import SHORT_LIVED_JAVA, Process, free_ports
 from tests.hive.lab.session import Row
 
 CATALOG = "hive"
 _NEEDED_PLUGIN = "hive"
 _UNPACK_S = 300
-_ANSWER_S = 60
+_ANSWER_S = 180
 _CONFIG = """coordinator=true
 node-scheduler.include-coordinator=true
 http-server.http.port={port}
@@ -43,13 +43,13 @@ catalog.store=memory
 query.max-memory=300MB
 query.max-memory-per-node=300MB
 memory.heap-headroom-per-node=200MB
-query.max-run-time=3m
+query.max-run-time=5m
 sink.max-buffer-size=1MB
 exchange.max-buffer-size=1MB
 """
 """The small buffers make a query wait for whoever fetches its rows."""
 _JAVA_OPTIONS = (
-    "-Xmx1g -XX:+UseSerialGC -XX:+ExitOnOutOfMemoryError -XX:TieredStopAtLevel=1 -Djdk.attach.allowAttachSelf=true "
+    "-Xmx1g -XX:+ExitOnOutOfMemoryError -Djdk.attach.allowAttachSelf=true "
     "--enable-native-access=ALL-UNNAMED --sun-misc-unsafe-memory-access=allow -Dfile.encoding=UTF-8 -Duser.timezone=UTC"
 )
 _HEADERS = {
@@ -97,7 +97,12 @@ class Trino:
             "node.id": "tests",
             "node.data-dir": root / "data",
         }
-        command = [str(java), *_JAVA_OPTIONS.split(), *(f"-D{name}={value}" for name, value in properties.items())]
+        command = [
+            str(java),
+            *SHORT_LIVED_JAVA,
+            *_JAVA_OPTIONS.split(),
+            *(f"-D{name}={value}" for name, value in properties.items()),
+        ]
         command += ["-cp", f"{home}/lib/*", "io.trino.server.TrinoServer"]
         self._process = Process("trino", command, log=root / "trino.log", cwd=root / "data")
         self._process.wait_until(self._is_ready, "has started")
