@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from impala.error import OperationalError
 
 from tests.hive.lab.hive import Hive, Roles
 from tests.hive.lab.ours import Compactor
@@ -96,3 +97,22 @@ def test_dropped_partitions_go_and_one_that_was_created_again_keeps_its_new_rows
     assert sorted(p.name for p in folder.iterdir()) == ["p=1", "p=2"]
     assert len(list(folder.glob("p=1/delta_*"))) == 1, "the old rows went, behind the mark that hid them"
     assert table.rows(sql) == now
+
+
+def test_the_directory_of_a_create_table_as_select_that_failed_goes(
+    hive: Hive, compactor: Compactor, sql: HiveSession
+) -> None:
+    """Its last row fails in the task that has written the others; Hive leaves the directory to the cleaner."""
+    source = create(hive, sql, "ctas_source")
+    insert(sql, source, range(3))
+    sql("SET tez.am.task.max.failed.attempts=1")
+    failing = "CASE WHEN assert_true(id < 2) IS NULL THEN id END AS id"
+    with pytest.raises(OperationalError, match="ASSERT_TRUE"):
+        sql(
+            f"CREATE TABLE {DATABASE}.never STORED AS ORC TBLPROPERTIES ('transactional'='true') "
+            f"AS SELECT {failing} FROM {source.full_name}"
+        )
+    never = Table(hive=hive, name="never")
+    folder = folder_of(hive, "never")
+    compactor.clean(lambda: states(sql, never) == [SUCCEEDED])
+    assert not folder.exists()
