@@ -31,7 +31,7 @@ from compactor.metastore.database import Database
 from compactor.metastore.delta_counts import DeltaMetric, record_delta_counts
 from compactor.metastore.history import CompactionFilter, newest_outcome, record_not_initiated, show_compactions
 from compactor.metastore.mutex import MutexKey, mutex
-from compactor.metastore.queue import request_compaction, revoke_aborted, revoke_claims, revoke_timed_out
+from compactor.metastore.queue import request_compactions, revoke_aborted, revoke_claims, revoke_timed_out
 from compactor.metastore.snapshots import valid_txn_list
 from compactor.service.metrics import Metrics
 from compactor.settings import MetricsSettings, Settings
@@ -41,6 +41,9 @@ from initiator.decide import DidNotInitiate, Initiate, Measurements, Skip
 from initiator.examine import TYPES, Examination, Examiner, PricesOf
 
 _log = structlog.get_logger(__name__)
+
+REQUESTS_AT_ONCE = 500
+"""Requests of one transaction; whoever else asks for a compaction waits for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,15 +190,18 @@ class Initiator:
             if examination.measured is not None
         }
         record_delta_counts(self._db, counted)
+        wanted = [(e, e.decision) for e in page if isinstance(e.decision, Initiate)]
+        for start in range(0, len(wanted), REQUESTS_AT_ONCE):
+            self._request(wanted[start : start + REQUESTS_AT_ONCE], tally)
         for examination in page:
-            self._follow(examination, tally)
+            self._count(examination, tally)
 
-    def _follow(self, examination: Examination, tally: _Tally) -> None:
+    def _count(self, examination: Examination, tally: _Tally) -> None:
         candidate, decision = examination.candidate, examination.decision
         tally.candidates += 1
         match decision:
             case Initiate():
-                self._request(examination, decision, tally)
+                pass  # requested together with others
             case Skip():
                 tally.skipped += 1
             case DidNotInitiate(reason=reason):
@@ -206,36 +212,42 @@ class Initiator:
             case _:
                 assert_never(decision)
 
-    def _request(self, examination: Examination, decision: Initiate, tally: _Tally) -> None:
-        candidate = examination.candidate
-        kind = TYPES[decision.depth]
-        outcome = request_compaction(
-            self._db,
+    def _request(self, wanted: Sequence[tuple[Examination, Initiate]], tally: _Tally) -> None:
+        """In one transaction: each by itself, thousands of candidates would wait for as many commits."""
+        requests = [
             CompactionRequest(
-                table=candidate.table,
-                partition=candidate.partition,
-                type=kind,
+                table=examination.candidate.table,
+                partition=examination.candidate.partition,
+                type=TYPES[decision.depth],
                 pool=examination.pool,
                 run_as=examination.run_as,
                 initiator_id=f"{self._host}-{os.getpid()}",
                 initiator_version=self._version,
-            ),
-        )
-        if not outcome.accepted:
-            tally.skipped += 1
-            return
-        requested = Requested(
-            id=outcome.id, table=candidate.table, partition=candidate.partition, type=kind, reason=decision.reason
-        )
-        tally.requested.append(requested)
-        _log.info(
-            "compaction requested",
-            id=outcome.id,
-            table=str(candidate.table),
-            partition=candidate.partition,
-            type=kind.name.lower(),
-            reason=decision.reason,
-        )
+            )
+            for examination, decision in wanted
+        ]
+        outcomes = request_compactions(self._db, requests)
+        for (_, decision), request, outcome in zip(wanted, requests, outcomes, strict=True):
+            if not outcome.accepted:
+                tally.skipped += 1
+                continue
+            tally.requested.append(
+                Requested(
+                    id=outcome.id,
+                    table=request.table,
+                    partition=request.partition,
+                    type=request.type,
+                    reason=decision.reason,
+                )
+            )
+            _log.info(
+                "compaction requested",
+                id=outcome.id,
+                table=str(request.table),
+                partition=request.partition,
+                type=request.type.name.lower(),
+                reason=decision.reason,
+            )
 
     def _record(self, candidate: Candidate, reason: str) -> None:
         """Tell the history, unless the object's newest row says the same: a cycle adds no information by repeating."""

@@ -181,11 +181,16 @@ def lock_compaction_ids(conn: Connection) -> int:
 
 def next_compaction_id(conn: Connection) -> int:
     """Take the next id of queue and history (GenerateCompactionQueueIdFunction)."""
+    return next_compaction_ids(conn, 1)[0]
+
+
+def next_compaction_ids(conn: Connection, count: int) -> range:
+    """Take the next ids of queue and history."""
     taken = lock_compaction_ids(conn)
     ids = NEXT_COMPACTION_QUEUE_ID
-    if conn.execute(update(ids).where(ids.c.NCQ_NEXT == taken).values(NCQ_NEXT=taken + 1)).rowcount != 1:
+    if conn.execute(update(ids).where(ids.c.NCQ_NEXT == taken).values(NCQ_NEXT=taken + count)).rowcount != 1:
         raise MetastoreError(f"compaction id {taken} was taken by someone else under our lock")
-    return taken
+    return range(taken, taken + count)
 
 
 def held_by(claim: Compaction, *conditions: ColumnElement[bool]) -> ColumnElement[bool]:

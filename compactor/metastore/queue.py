@@ -28,20 +28,18 @@ from compactor.metastore.compaction import (
     CompactionRequest,
     CompactionState,
     CompactionType,
-    format_properties,
 )
 from compactor.metastore.compaction_rows import (
     change_row,
     fenced,
     held_by,
     lock_requests,
-    next_compaction_id,
-    object_is,
     queue_rows,
     retire,
 )
 from compactor.metastore.components import Operation
 from compactor.metastore.database import Database, repeatable, retried
+from compactor.metastore.requested import insert_requests, pending
 from compactor.metastore.schema import (
     COMPACTION_QUEUE,
     TXN_COMPONENTS,
@@ -57,7 +55,6 @@ from compactor.metastore.txns import (
     state_of,
 )
 from compactor.metastore.write_conflicts import keep_changes
-from compactor.metastore.writeids import compactable_high_water
 
 POOL_TIMEOUT_MS = 12 * 60 * 60 * 1000
 """After so long in its own pool a request goes to the default pool too (hive.compactor.worker.pool.timeout)."""
@@ -91,41 +88,35 @@ class ReadyWithoutOutput:
     """The worker wrote nothing, but obsolete or aborted directories wait for the cleaner."""
 
 
-@retried
 def request_compaction(db: Database, request: CompactionRequest) -> RequestOutcome:
-    """Put a request into the queue, unless the object is already taken care of (CompactFunction).
+    """Put a request into the queue, unless the object is already taken care of; `request_compactions` of one."""
+    return request_compactions(db, [request])[0]
 
-    Not accepted when a row for exactly this database, table and partition is i or w, or is r and was compacted up to
-    the write id a compaction could reach now.
+
+@retried
+def request_compactions(db: Database, requests: Sequence[CompactionRequest]) -> list[RequestOutcome]:
+    """Put requests into the queue, and say of each in its turn what became of it (CompactFunction).
+
+    Not accepted when a row for exactly this database, table and partition is i or w, an earlier one of these requests
+    among them, or is r and was compacted up to the write id a compaction could reach now.
     """
+    objects = [(request.table, request.partition) for request in requests]
     with db.write() as conn:
         lock_requests(conn)
-        existing = _pending(conn, request.table, request.partition)
-        if existing is not None:
-            state = existing.state.name.lower().replace("_", " ")
-            reason = f"Compaction is already scheduled with state='{state}' and id={existing.id}"
-            return RequestOutcome(id=existing.id, accepted=False, state=existing.state, reason=reason)
-        compaction_id = next_compaction_id(conn)
-        conn.execute(
-            insert(COMPACTION_QUEUE).values(
-                CQ_ID=compaction_id,
-                CQ_DATABASE=request.table.database,
-                CQ_TABLE=request.table.table,
-                CQ_PARTITION=request.partition,
-                CQ_STATE=CompactionState.INITIATED,
-                CQ_TYPE=request.type,
-                CQ_TBLPROPERTIES=format_properties(request.properties),
-                CQ_ENQUEUE_TIME=db.now(conn),
-                CQ_RUN_AS=request.run_as,
-                CQ_INITIATOR_ID=request.initiator_id,
-                CQ_INITIATOR_VERSION=request.initiator_version,
-                CQ_RETRY_RETENTION=0,
-                CQ_POOL_NAME=request.pool,
-                CQ_NUMBER_OF_BUCKETS=request.buckets,
-                CQ_ORDER_BY=request.order_by,
-            )
-        )
-    return RequestOutcome(id=compaction_id, accepted=True, state=CompactionState.INITIATED)
+        existing = {each: (row.id, row.state) for each, row in pending(conn, set(objects)).items()}
+        accepted: dict[tuple[TableName, str | None], int] = {}
+        for position, each in enumerate(objects):
+            if each not in existing:
+                accepted.setdefault(each, position)
+        ids = insert_requests(conn, [requests[position] for position in accepted.values()], now=db.now(conn))
+    outcomes = {
+        position: RequestOutcome(id=compaction_id, accepted=True, state=CompactionState.INITIATED)
+        for position, compaction_id in zip(accepted.values(), ids, strict=True)
+    }
+    existing |= {
+        each: (compaction_id, CompactionState.INITIATED) for each, compaction_id in zip(accepted, ids, strict=True)
+    }
+    return [outcomes.get(position) or _already(*existing[each]) for position, each in enumerate(objects)]
 
 
 def claim(
@@ -317,22 +308,11 @@ def revoke_silent(db: Database, *, timeout_ms: int) -> list[int]:
         return _revoke(conn, and_(silent, COMPACTION_QUEUE.c.CQ_WORKER_ID.like("%-%.________")))
 
 
-def _pending(conn: Connection, table: TableName, partition: str | None) -> Compaction | None:
-    """The row that makes a request needless (CompactFunction)."""
-    state = COMPACTION_QUEUE.c.CQ_STATE
-    nothing_new = and_(
-        state == CompactionState.READY_FOR_CLEANING,
-        COMPACTION_QUEUE.c.CQ_HIGHEST_WRITE_ID == compactable_high_water(conn, table),
+def _already(compaction_id: int, state: CompactionState) -> RequestOutcome:
+    reason = (
+        f"Compaction is already scheduled with state='{state.name.lower().replace('_', ' ')}' and id={compaction_id}"
     )
-    query = (
-        queue_rows()
-        .where(object_is(COMPACTION_QUEUE, "CQ", table, partition))
-        .where(or_(state.in_([CompactionState.INITIATED, CompactionState.WORKING]), nothing_new))
-        .order_by(COMPACTION_QUEUE.c.CQ_ID)
-        .limit(1)
-    )
-    row = conn.execute(query).mappings().one_or_none()
-    return None if row is None else Compaction.from_row(row)
+    return RequestOutcome(id=compaction_id, accepted=False, state=state, reason=reason)
 
 
 def _in_pools(pools: Collection[str] | None, given_up_before: int) -> ColumnElement[bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -228,6 +229,12 @@ def open_declared(db: Database) -> Call:
 @case
 def request_compaction(db: Database) -> Call:
     return lambda db: queue.request_compaction(db, _request())
+
+
+@case
+def request_compactions(db: Database) -> Call:
+    wishes = [_request(), replace(_request(), partition="p=1"), _request()]
+    return lambda db: queue.request_compactions(db, wishes)
 
 
 @case

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import event, func, select, update
 
 import compactor
 from compactor.errors import Fenced, MetastoreError, TransactionAborted
@@ -30,6 +30,7 @@ from compactor.metastore.queue import (
     record_job,
     record_snapshot,
     request_compaction,
+    request_compactions,
     revoke_aborted,
     revoke_claims,
     revoke_silent,
@@ -198,6 +199,52 @@ def test_two_processes_request_and_claim_everything_exactly_once(db: Database, d
     requested = [line for line in said if line.startswith("requested")]
     assert sorted(requested) == sorted(f"requested {day}" for day in range(10))
     assert sorted(claimed) == sorted(f"claimed {day}" for day in range(10))
+
+
+def test_many_requests_are_judged_one_by_one(db: Database) -> None:
+    running = request_compaction(db, wish(partition="ds=1")).id
+    assert claim(db, worker_id="h-1.abcdefgh", worker_version="1") is not None
+    wishes = [
+        wish(partition="ds=2"),
+        wish(partition="ds=1"),
+        wish(partition="ds=2"),
+        wish(partition=None),
+        wish(partition="DS=2"),
+    ]
+    outcomes = request_compactions(db, wishes)
+    assert [outcome.accepted for outcome in outcomes] == [True, False, False, True, True]
+    new = [outcome.id for outcome in outcomes if outcome.accepted]
+    assert new == sorted(set(new)), "in the order in which they were asked for"
+    again, twice = outcomes[1], outcomes[2]
+    assert (again.id, again.state) == (running, CompactionState.WORKING)
+    assert again.reason == f"Compaction is already scheduled with state='working' and id={running}"
+    assert (twice.id, twice.state) == (outcomes[0].id, CompactionState.INITIATED)
+    assert {row.id: row.partition for row in show_compactions(db)} == {
+        running: "ds=1",
+        outcomes[0].id: "ds=2",
+        outcomes[3].id: None,
+        outcomes[4].id: "DS=2",
+    }
+
+
+def test_no_request_at_all_changes_nothing(db: Database) -> None:
+    assert request_compactions(db, []) == []
+
+
+def test_many_requests_cost_as_many_statements_as_two(db: Database) -> None:
+    sent: list[str] = []
+
+    def count(_conn: object, _cursor: object, sql: str, *_: object) -> None:
+        sent.append(sql)
+
+    event.listen(db.engine, "before_cursor_execute", count)
+    try:
+        request_compactions(db, [wish(partition=f"a={number}") for number in range(2)])
+        few = len(sent)
+        request_compactions(db, [wish(partition=f"b={number}") for number in range(200)])
+    finally:
+        event.remove(db.engine, "before_cursor_execute", count)
+    assert len(sent) - few <= few
 
 
 def test_a_worker_takes_the_oldest_request(db: Database) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+import sqlalchemy as sa
 
 from cleaner.service import Cleaner
 from compactor.acid.layout import METADATA_FILE, DeltaKind, base_name, delta_name
@@ -558,3 +559,21 @@ def _dead_pid() -> int:
     process.join()
     assert process.pid is not None
     return process.pid
+
+
+def test_what_a_cycle_writes_does_not_grow_with_what_it_requests(world: World) -> None:
+    begun: list[int] = []
+
+    def count(_conn: object, _cursor: object, sql: str, *_: object) -> None:
+        begun[-1] += sql == "BEGIN IMMEDIATE"
+
+    sa.event.listen(world.db.engine, "before_cursor_execute", count)
+    for objects in (2, 30):
+        table = world.table(f"t{objects}", partitioned=True)
+        for number in range(objects):
+            world.write(table, world.partition(table, str(number)), times=3)
+        begun.append(0)
+        assert len(initiator(world).run_once().requested) == objects
+    sa.event.remove(world.db.engine, "before_cursor_execute", count)
+    few, many = begun
+    assert many == few
