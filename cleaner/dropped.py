@@ -18,8 +18,8 @@ Hive puts a row in state r into the queue, with the location as a property, and 
 7. List again. Something foreign is left: it stays, and the row is refused and names it, because nobody but a person
    knows whether it is needed. Otherwise the row succeeds. The DROP itself forgot what the database knew.
 
-Sources: Hive 4.0.1 `AcidEventListener`, `HiveQueryLifeTimeHook`, `HMSHandler.addTruncateBaseFile`, `CompactionCleaner.cleanUsingLocation`,
-`FSRemover`, `AcidConstants.SOFT_DELETE_TABLE_PATTERN`; reference §4.
+Sources: Hive 4.0.1 `AcidEventListener`, `HiveQueryLifeTimeHook`, `HMSHandler.addTruncateBaseFile`,
+`CompactionCleaner.cleanUsingLocation`, `FSRemover`, `AcidConstants.SOFT_DELETE_TABLE_PATTERN`; reference §4.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 With lockless reads Hive drops a table or partition from the catalogue and leaves its files for the readers that are
 still there: the transaction, of type SOFT_DELETE, puts a row in state r with the property `location` into the queue.
-The row is no work yet. At the commit it gets the newest transaction id, up to which readers may know the object.
+The row is no work yet. At the commit it gets the newest transaction id, up to which readers may know the object. What
+the cleaner then does: `cleaner.dropped`.
 
 Source: Hive `CommitTxnFunction.updateWSCommitIdAndCleanUpMetadata`, `AcidEventListener`.
 """

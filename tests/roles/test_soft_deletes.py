@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from pyarrow import fs as pafs
 
 from compactor.acid.layout import DeltaKind, base_name, delta_name
 from compactor.errors import StorageError
 from compactor.metastore.catalog import Column, TableName
 from compactor.metastore.catalog_write import create_table, drop_table, set_table_parameters
-from compactor.metastore.compaction import CompactionState
+from compactor.metastore.compaction import CompactionState, format_properties
 from compactor.metastore.locks import LockComponent, LockRequest, LockState, LockType, acquire, show_locks
 from compactor.metastore.schema import COMPLETED_TXN_COMPONENTS
 from compactor.metastore.snapshots import open_reader
@@ -389,6 +390,23 @@ def run_killed(world: World, table: TableName, partition: str | None, *, survive
     assert not location.exists()
     assert world.rows()[-1].state is CompactionState.SUCCEEDED
     return True
+
+
+@pytest.mark.parametrize("partition", [None, "p=1"])
+def test_on_an_object_store_only_a_partitions_own_empty_directory_stays(
+    world: World, partitioned: TableName, partition: str | None
+) -> None:
+    location = drop_softly(world, partitioned, partition)
+    store = ArrowFileSystem(pafs._MockFileSystem())
+    for path in files(location):
+        store.create_directory(f"bucket/t.v0000007/{path}".rpartition("/")[0])
+        with store.write_atomically(f"bucket/t.v0000007/{path}") as stream:
+            stream.write(b"{'dataFormat':\"dropped\"}")
+    properties = format_properties({"location": "s3://bucket/t.v0000007"})
+    world.change_queue(1, CQ_TBLPROPERTIES=properties)
+    clean(world, lambda place: (store, place.removeprefix("s3://")))
+    assert store.directories("bucket") == (frozenset() if partition is None else {"t.v0000007"})
+    assert states(world) == [CompactionState.SUCCEEDED]
 
 
 class ReadOnly(ArrowFileSystem):
