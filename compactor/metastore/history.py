@@ -6,9 +6,12 @@ Sources: Hive `ShowCompactHandler`, `CheckFailedCompactionsHandler`, `Compaction
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, assert_never
+from itertools import groupby
+from typing import Any, NamedTuple, assert_never
 
 from sqlalchemy import Select, Table, case, delete, func, insert, or_, select, union_all
 
@@ -25,6 +28,8 @@ QUEUED = frozenset({CompactionState.INITIATED, CompactionState.WORKING, Compacti
 """States of rows in the queue; every other one is a row of the history."""
 
 _IDS_PER_STATEMENT = 500
+_IDS_A_TRANSACTION = 5000
+_ROWS_A_FETCH = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,39 +218,82 @@ def record_not_initiated(
     return compaction_id
 
 
-@retried
 def purge_history(db: Database, retention: HistoryRetention) -> int:
-    """Delete history rows that are beyond the retention; how many (PurgeCompactionHistoryFunction)."""
+    """Delete history rows that are beyond the retention; how many (PurgeCompactionHistoryFunction).
+
+    Some thousands in a transaction. What is added meanwhile is newer and makes nothing worth keeping again.
+    """
+    ids = _expired_ids(db, retention)
+    return sum(_forget(db, ids[start : start + _IDS_A_TRANSACTION]) for start in range(0, len(ids), _IDS_A_TRANSACTION))
+
+
+@retried
+def _expired_ids(db: Database, retention: HistoryRetention) -> Sequence[int]:
+    """Read as a stream: a history has millions of rows."""
+    history = COMPLETED_COMPACTIONS.c
+    key = (history.CC_DATABASE, history.CC_TABLE, history.CC_PARTITION)
+    query = select(*key, history.CC_ID, history.CC_STATE, history.CC_TYPE, history.CC_START)
+    with db.read() as conn:
+        now = db.now(conn)
+        newest_first = query.order_by(*key, history.CC_ID.desc())
+        with conn.execution_options(yield_per=_ROWS_A_FETCH).execute(newest_first) as rows:
+            ended = (
+                Ended(
+                    object=(row.CC_DATABASE, row.CC_TABLE, row.CC_PARTITION),
+                    id=row.CC_ID,
+                    state=CompactionState(row.CC_STATE),
+                    type=CompactionType(row.CC_TYPE),
+                    start=row.CC_START or 0,
+                )
+                for row in rows
+            )
+            return array("q", expired(ended, retention, now=now))
+
+
+@retried
+def _forget(db: Database, ids: Sequence[int]) -> int:
     history = COMPLETED_COMPACTIONS
-    newest_first = history_rows().order_by(
-        history.c.CC_DATABASE, history.c.CC_TABLE, history.c.CC_PARTITION, history.c.CC_ID.desc()
-    )
     with db.write() as conn:
-        rows = [Compaction.from_row(row) for row in conn.execute(newest_first).mappings()]
-        ids = expired(rows, retention, now=db.now(conn))
-        for start in range(0, len(ids), _IDS_PER_STATEMENT):
-            conn.execute(delete(history).where(history.c.CC_ID.in_(ids[start : start + _IDS_PER_STATEMENT])))
-    return len(ids)
+        return sum(
+            conn.execute(
+                delete(history).where(history.c.CC_ID.in_(list(ids[start : start + _IDS_PER_STATEMENT])))
+            ).rowcount
+            for start in range(0, len(ids), _IDS_PER_STATEMENT)
+        )
 
 
-def expired(newest_first: Iterable[Compaction], retention: HistoryRetention, *, now: int) -> list[int]:
-    """Ids of the history rows that may go. newest_first: within each object; now: epoch ms.
+class Ended(NamedTuple):
+    """What decides about a row of the history. start: epoch ms, 0 when it is not known."""
+
+    object: tuple[str, str, str | None]
+    id: int
+    state: CompactionState
+    type: CompactionType
+    start: int
+
+
+def expired(newest_first: Iterable[Ended], retention: HistoryRetention, *, now: int) -> Iterator[int]:
+    """Ids of the history rows that may go. newest_first: object by object; now: epoch ms.
 
     Of every object and state the newest rows stay; of those, one that did not succeed goes once it is old and a newer
     success covers it: a major covers everything, a minor only minors.
     """
-    kept: dict[tuple[TableName, str | None, CompactionState], int] = {}
-    covered: dict[tuple[TableName, str | None], set[bool]] = {}
-    ids = []
-    for row in newest_first:
-        place = (row.table, row.partition, row.state)
-        kept[place] = kept.get(place, 0) + 1
-        successes = covered.setdefault((row.table, row.partition), set())
-        is_covered = True in successes or (False in successes and row.type is CompactionType.MINOR)
-        is_old = (row.start or 0) < now - retention.older_than_ms
-        if row.state is CompactionState.SUCCEEDED:
-            successes.add(row.type is CompactionType.MAJOR)
-            is_covered = False
-        if kept[place] > retention.of(row.state) or (is_covered and is_old):
-            ids.append(row.id)
-    return ids
+    for _, rows in groupby(newest_first, key=_without_case):
+        kept: Counter[tuple[object, CompactionState]] = Counter()
+        covered: dict[object, set[bool]] = {}
+        for row in rows:
+            kept[row.object, row.state] += 1
+            successes = covered.setdefault(row.object, set())
+            is_covered = True in successes or (False in successes and row.type is CompactionType.MINOR)
+            is_old = row.start < now - retention.older_than_ms
+            if row.state is CompactionState.SUCCEEDED:
+                successes.add(row.type is CompactionType.MAJOR)
+                is_covered = False
+            if kept[row.object, row.state] > retention.of(row.state) or (is_covered and is_old):
+                yield row.id
+
+
+def _without_case(row: Ended) -> tuple[str, str, str]:
+    """Rows of p=a and p=A come mixed where Hive's script for MySQL lets the order ignore case."""
+    database, table, partition = row.object
+    return database.casefold(), table.casefold(), (partition or "").casefold()

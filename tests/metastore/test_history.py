@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from sqlalchemy import insert
 
@@ -8,7 +10,9 @@ from compactor.metastore.compaction import CompactionState, CompactionType
 from compactor.metastore.database import Database
 from compactor.metastore.history import (
     CompactionFilter,
+    Ended,
     HistoryRetention,
+    expired,
     purge_history,
     recent_outcomes,
     record_not_initiated,
@@ -153,6 +157,14 @@ def test_every_object_has_its_own_retention(db: Database) -> None:
     assert purge_history(db, HistoryRetention()) == 0
 
 
+def test_partitions_that_differ_in_case_alone_have_their_own_retention(db: Database) -> None:
+    for number in range(4):
+        ended(db, "a", partition="ds=a", start=now(db), first_id=2 * number + 1)
+        ended(db, "a", partition="ds=A", start=now(db), first_id=2 * number + 2)
+    assert purge_history(db, HistoryRetention()) == 4
+    assert sorted(row.id for row in show_compactions(db)) == [5, 6, 7, 8]
+
+
 def test_the_failures_the_breaker_counts_are_kept_whatever_is_configured(db: Database) -> None:
     ended(db, "ffffff", start=now(db))
     purge_history(db, HistoryRetention(failed=1, breaker_threshold=4))
@@ -190,5 +202,28 @@ def test_a_covered_row_stays_while_it_is_young(db: Database) -> None:
 
 
 def test_a_long_history_is_purged_at_once(db: Database) -> None:
-    ended(db, "s" * 1700, start=now(db))
-    assert purge_history(db, HistoryRetention()) == 1697
+    ended(db, "s" * 6700, start=now(db))
+    assert purge_history(db, HistoryRetention()) == 6697
+    assert purge_history(db, HistoryRetention()) == 0
+
+
+def test_to_find_what_is_expired_keeps_no_row_of_the_history() -> None:
+    """What is remembered belongs to one object."""
+    rows = (
+        Ended(
+            object=("shop", "orders", f"ds={number // 4}"),
+            id=number,
+            state=CompactionState.SUCCEEDED,
+            type=CompactionType.MAJOR,
+            start=0,
+        )
+        for number in range(200_000)
+    )
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in expired(rows, HistoryRetention(succeeded=3), now=0))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert count == 50_000
+    assert peak < 1_000_000

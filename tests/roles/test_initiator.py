@@ -578,4 +578,4 @@ def test_what_a_cycle_writes_does_not_grow_with_what_it_requests(world: World) -
         sa.event.remove(world.db.engine, "before_cursor_execute", keep)
         begun.append(sent.count("BEGIN IMMEDIATE"))
     few, many = begun
-    assert many == few
+    assert many <= few
