@@ -12,7 +12,8 @@ What one has to know about it:
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -27,6 +28,7 @@ from tests.hive.lab.process import SHORT_LIVED_JAVA, Process, free_ports
 from tests.hive.lab.session import HiveSession
 
 _SCHEMA = "scripts/metastore/upgrade/postgres/hive-schema-4.0.0.postgres.sql"
+_FINDS_ITS_JAR = "org/apache/hadoop/hive/ql/exec/tez/DagUtils"
 _OPENED = {
     "java.base": "java.io java.lang java.lang.reflect java.net java.nio java.text java.time java.util "
     "java.util.concurrent java.util.concurrent.atomic java.util.regex sun.nio.ch sun.nio.fs",
@@ -66,7 +68,7 @@ class Hive:
         self.database_url = database_url
         self.roles = Roles()
         artifacts = resolve("hive-pom.xml", root)
-        self._classpath = [a for a in artifacts if a.suffix == ".jar"]
+        self._classpath = [_thin_jar(artifacts, root), *(a for a in artifacts if a.suffix == ".jar")]
         # Java 24 took away what Hadoop's UserGroupInformation is built on.
         self._java = find_java(11, 23)
         self.metastore_port, self.server_port = free_ports(2)
@@ -240,6 +242,20 @@ def _write(path: Path, properties: Mapping[str, str]) -> None:
         for name, value in properties.items()
     )
     path.write_text(f"<configuration>\n{rows}</configuration>\n")
+
+
+def _thin_jar(artifacts: Sequence[Path], root: Path) -> Path:
+    """A jar with nothing but the class by which Hive finds its own jar (DagUtils.getExecJarPathLocal).
+
+    Tez copies that jar for each container, even in local mode, where nobody needs it: 80 MB several times a statement.
+    """
+    [whole] = [a for a in artifacts if a.name.startswith("hive-exec-")]
+    thin = root / "hive-exec.jar"
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(thin, "w") as target:
+        for name in source.namelist():
+            if name.startswith(_FINDS_ITS_JAR):
+                target.writestr(name, source.read(name))
+    return thin
 
 
 def _schema_script(tarball: Path) -> str:
