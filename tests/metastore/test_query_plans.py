@@ -147,7 +147,7 @@ def user(installation: Installation) -> None:
 
 ON_PURPOSE = {
     # every row of the history, in its order, once in five minutes
-    "purge_history": {"COMPLETED_COMPACTIONS"},
+    "_expired_ids": {"COMPLETED_COMPACTIONS"},
     # an object is known to have duplicates only by counting its rows
     "clean_duplicate_completed_components": {"COMPLETED_TXN_COMPONENTS"},
     # most of what there is has ended, until it has run

@@ -12,7 +12,13 @@ from compactor.metastore.schema import TXN_TO_WRITE_ID, TXNS
 from compactor.metastore.seeding import ensure_txn_ids_above
 from compactor.metastore.snapshots import valid_txn_list
 from compactor.metastore.txns import TxnState, TxnType, abort_transactions, commit_transaction, open_transactions
-from compactor.metastore.writeids import allocate_write_ids, seed_write_id, table_write_ids, valid_write_ids
+from compactor.metastore.writeids import (
+    allocate_write_ids,
+    seed_write_id,
+    table_write_ids,
+    valid_write_ids,
+    valid_write_ids_of_each,
+)
 
 T = TableName(database="d", table="t")
 OTHER = TableName(database="d", table="other")
@@ -163,3 +169,18 @@ def test_transaction_ids_never_go_back(db: Database) -> None:
     assert not ensure_txn_ids_above(db, newest)
     assert not ensure_txn_ids_above(db, 0)
     assert begin(db, 1) == [newest + 1]
+
+
+def test_of_many_writes_each_open_and_aborted_one_is_found(db: Database) -> None:
+    """More of them than one statement asks about, and some above the snapshot."""
+    opened = range(2001, 3201)
+    rows = [
+        {"T2W_TXNID": i, "T2W_DATABASE": T.database, "T2W_TABLE": T.table, "T2W_WRITEID": i}
+        for i in (*range(1, 11), *opened)
+    ]
+    with db.write() as conn:
+        conn.execute(TXN_TO_WRITE_ID.insert(), rows)
+    txns = ValidTxnList(high_water=3100, open=frozenset(opened), aborted=frozenset({7}))
+    seen = valid_write_ids(db, T, txns)
+    assert (seen.high_water, seen.open, seen.aborted) == (3100, frozenset(range(2001, 3101)), frozenset({7}))
+    assert valid_write_ids_of_each(db, [T, OTHER], txns)[T] == seen
