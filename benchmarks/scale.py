@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from benchmarks.bench import Bench, Case, WrongResult
 from benchmarks.measure import Figure, in_fresh_process, seconds
 from benchmarks.report import Bar, Finding
-from benchmarks.scale_world import ScaleWorld, put
+from benchmarks.scale_world import DELTAS, FILE, ScaleWorld, put
 from cleaner.service import Cleaner
 from compactor.acid.layout import base_name
 from compactor.metastore.candidates import record_full_look
@@ -68,7 +68,26 @@ def _initiator(bench: Bench) -> list[Finding]:
             )
         )
         smallest = smallest or figure
+    candidates = max(int(10_000 * bench.scale), 100)
+    findings.append(
+        Finding(
+            what=f"initiator's full look, {candidates} candidates, each requested",
+            figure=Figure(samples=(in_fresh_process(full_look, bench.scratch("initiator"), candidates),)),
+            bar=Bar(at_most=60),
+            note=f"{DELTAS} deltas in each; SQLite",
+        )
+    )
     return findings
+
+
+def full_look(root: Path, candidates: int) -> float:
+    """Seconds of the first cycle of an installation in which everything needs a compaction."""
+    world = _world(root)
+    world.change(world.create(candidates, files=False))
+    role = _initiator_role(world, root)
+    taken = seconds(lambda: _expect(len(role.run_once().requested), candidates))
+    _remove(world, root)
+    return taken
 
 
 def initiator_cycle(root: Path, existing: int, changed: int) -> float:
@@ -80,12 +99,15 @@ def initiator_cycle(root: Path, existing: int, changed: int) -> float:
     with world.db.read() as conn:
         now = world.db.now(conn)
     record_full_look(world.db, now)
-    role = Initiator(
-        world.db, open_location, _settings(root), Metrics(version="0"), "host", "0", prices_of=lambda *_: {}
-    )
+    role = _initiator_role(world, root)
     taken = seconds(lambda: _expect(len(role.run_once().requested), changed))
     _remove(world, root)
     return taken
+
+
+def _initiator_role(world: ScaleWorld, root: Path) -> Initiator:
+    metrics = Metrics(version="0")
+    return Initiator(world.db, open_location, _settings(root), metrics, "host", "0", prices_of=lambda *_: {})
 
 
 def _claims(bench: Bench) -> list[Finding]:
@@ -155,16 +177,38 @@ def _cleaner(bench: Bench) -> list[Finding]:
     files = max(int(14_000 * bench.scale), 280)
     findings = []
     for partitions in (max(files // 1400, 1), files // 14):
-        taken = in_fresh_process(cleaner_cycles, bench.scratch("cleaner"), partitions, files // partitions)
+        shape = (partitions, files // partitions)
+        before = in_fresh_process(bare_deletions, bench.scratch("bare"), *shape)
+        taken = in_fresh_process(cleaner_cycles, bench.scratch("cleaner"), *shape)
+        # what a disk needs to forget a directory changes with what else it does
+        after = in_fresh_process(bare_deletions, bench.scratch("bare"), *shape)
         findings.append(
             Finding(
                 what=f"a file that the cleaner deletes with its directory, {partitions} partitions",
                 figure=Figure(samples=(taken / files * 1000,), unit="ms"),
+                against="unlink and rmdir alone",
+                reference=Figure(samples=(before / files * 1000, after / files * 1000), unit="ms"),
                 bar=Bar(at_most=0.5),
                 note=f"{files / taken:.0f} files a second, {partitions / taken:.0f} partitions a second; SQLite, 1 thread",
             )
         )
     return findings
+
+
+def bare_deletions(root: Path, partitions: int, files: int) -> float:
+    """Seconds to delete as many directories of one file in the same shape, with nothing to think about."""
+    places = [root / str(partition) / str(number) for partition in range(partitions) for number in range(files)]
+    for place in places:
+        put(place)
+
+    def delete() -> None:
+        for place in places:
+            (place / FILE).unlink()
+            place.rmdir()
+
+    taken = seconds(delete)
+    shutil.rmtree(root)
+    return taken
 
 
 def cleaner_cycles(root: Path, partitions: int, files: int) -> float:

@@ -39,6 +39,7 @@ _OLD_WRITES = 2
 _NEWEST_WRITE = _OLD_WRITES + DELTAS
 _DAY_MS = 86_400_000
 _ROWS_A_STATEMENT = 10_000
+FILE = "bucket_00000"
 _CONTENT = b"x" * 64
 _PARAMETERS = {"numRows": "10", "numFiles": "2", "totalSize": "128", "rawDataSize": "1000"}
 
@@ -170,7 +171,7 @@ class ScaleWorld:
 def put(directory: Path) -> None:
     """An ACID directory with one small file."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "bucket_00000").write_bytes(_CONTENT)
+    (directory / FILE).write_bytes(_CONTENT)
 
 
 def insert(conn: sa.Connection, table: sa.Table, rows: Iterable[Row]) -> None:
