@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
 from tests.hive.lab.hive import Hive, Roles
 from tests.hive.lab.ours import Compactor
 from tests.hive.lab.session import HiveSession
@@ -21,21 +19,24 @@ def filled(hive: Hive, sql: HiveSession, name: str) -> Table:
     return table
 
 
-@pytest.mark.parametrize("kind", ["minor", "major", "rebalance"])
-def test_what_an_aborted_compaction_wrote_is_never_seen_and_the_next_one_works(
-    hive: Hive, compactor: Compactor, sql: HiveSession, kind: str
+def test_what_aborted_compactions_wrote_is_never_seen_and_the_next_ones_work(
+    hive: Hive, compactor: Compactor, sql: HiveSession
 ) -> None:
     hive.playing(Roles())
     compactor.playing(())
-    table = filled(hive, sql, f"aborted_{kind}")
-    sql(f"ALTER TABLE {table.full_name} COMPACT '{kind}'")
-    with compactor.stopped_in_a_compaction(hive, table.name) as txn:
-        sql(f"ABORT TRANSACTIONS {txn}")
-    # Fenced, it gives its request back to the queue, and somebody takes it again.
-    done = table.until_state(sql, "ready for cleaning")
-    assert done.txn is not None
-    assert done.txn > txn
-    table.is_read_alike(sql, ROWS)
-    compactor.clean(lambda: table.last(sql).state == "succeeded")
-    assert not [e for e in table.entries() if e.endswith(f"_v{txn:07d}")]
-    table.is_read_alike(sql, ROWS)
+    tables = {kind: filled(hive, sql, f"aborted_{kind}") for kind in ("minor", "major", "rebalance")}
+    for kind, table in tables.items():
+        sql(f"ALTER TABLE {table.full_name} COMPACT '{kind}'")
+    with compactor.stopped_in_compactions(hive, [table.name for table in tables.values()]) as txns:
+        for txn in txns:
+            sql(f"ABORT TRANSACTIONS {txn}")
+    for table, txn in zip(tables.values(), txns, strict=True):
+        # Fenced, it gives its request back to the queue, and somebody takes it again.
+        done = table.until_state(sql, "ready for cleaning")
+        assert done.txn is not None
+        assert done.txn > txn
+        table.is_read_alike(sql, ROWS)
+    compactor.clean(lambda: all(table.last(sql).state == "succeeded" for table in tables.values()))
+    for table, txn in zip(tables.values(), txns, strict=True):
+        assert not [e for e in table.entries() if e.endswith(f"_v{txn:07d}")]
+        table.is_read_alike(sql, ROWS)

@@ -74,7 +74,7 @@ def test_show_compactions_in_hive_tells_what_we_do_and_what_we_did(
     compactor.playing(())
     table, rows = written(hive, sql, "shown")
     sql(f"ALTER TABLE {table.full_name} COMPACT 'major'")
-    with compactor.stopped_in_a_compaction(hive, table.name) as txn:
+    with compactor.stopped_in_compactions(hive, [table.name]) as [txn]:
         [working] = sql.compactions(table.full_name)
         table.is_read_alike(sql, rows, ["vectorised"])
     done = table.until_state(sql, "ready for cleaning")

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -78,18 +78,21 @@ class Compactor:
         until(lambda: self("cleaner", "--once") is not None and is_clean(), "the cleaner has cleaned")
 
     @contextmanager
-    def stopped_in_a_compaction(self, hive: Hive, table: str) -> Iterator[int]:
-        """A new worker, frozen between its transaction and its publication; its transaction id.
+    def stopped_in_compactions(self, hive: Hive, tables: Sequence[str]) -> Iterator[list[int]]:
+        """A new worker, frozen between its transactions and their publication; their ids, in the order of the tables.
 
-        Spark takes seconds to start, so that the transaction is open for long enough to be seen.
+        Spark takes seconds to start, so that the transactions are open for long enough to be seen.
         """
         worker = self.start("worker")
-        until(lambda: opened_txn(hive, table) is not None, "the worker has opened its transaction")
+        until(
+            lambda: all(opened_txn(hive, table) is not None for table in tables),
+            f"the worker has opened transactions for {', '.join(tables)}",
+        )
         os.killpg(worker.pid, signal.SIGSTOP)
         try:
-            txn = opened_txn(hive, table)
-            assert txn is not None
-            yield txn
+            txns = [txn for table in tables if (txn := opened_txn(hive, table)) is not None]
+            assert len(txns) == len(tables)
+            yield txns
         finally:
             os.killpg(worker.pid, signal.SIGCONT)
 
