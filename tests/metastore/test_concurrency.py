@@ -27,7 +27,7 @@ from compactor.metastore.deadlocks import EndedDeadlock, end_deadlocks
 from compactor.metastore.holders import oldest_unfinished_at_or_below
 from compactor.metastore.housekeeping import clean_write_id_map
 from compactor.metastore.intents import add_dynamic_partitions
-from compactor.metastore.lock_waits import wait_for
+from compactor.metastore.lock_waits import Patience, wait_for
 from compactor.metastore.locks import (
     LockComponent,
     LockRequest,
@@ -264,7 +264,7 @@ def test_exclusive_locks_never_overlap_however_many_want_one(database_url: str, 
         for _ in range(3):
             txn_id = begin(own)
             response = acquire(own, wanted(txn_id))
-            wait_for(own, response.lock_id, txn_id=txn_id, sleep=lambda _: None)
+            wait_for(own, response.lock_id, txn_id=txn_id, sleep=lambda _: None, patience=Patience(retries=100_000))
             assert inside.acquire(blocking=False), "two transactions hold the same lock"
             inside.release()
             commit_transaction(own, txn_id)
