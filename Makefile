@@ -46,7 +46,7 @@ trinos-java: $(READY)
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-java.lock
 
 BENCH_OPTIONS = $(if $(DIRECTORY),--directory $(DIRECTORY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SPARK_ROUNDS),--spark-rounds $(SPARK_ROUNDS)) $(if $(SCALE),--scale $(SCALE)) $(if $(MISSING),--missing)
-bench: $(READY) ## Ratios against cp and PySpark into benchmarks/results.md (50 minutes; CASES="minor daemon", DIRECTORY=…)
+bench: $(READY) ## Ratios against cp and PySpark into benchmarks/results.md (an hour; CASES="minor daemon", DIRECTORY=…)
 	@$(BIN)/python -m benchmarks $(BENCH_OPTIONS) $(CASES)
 
 format: $(READY) ## Format and mend what can be mended

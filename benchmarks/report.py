@@ -78,7 +78,7 @@ class Machine:
         versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
         return cls(
             hardware=f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GB of memory, "
-            f"{platform.system()} {platform.release()}, {_kind_of_disk(work)}",
+            f"{platform.system()} {platform.release().partition('-')[0]}, {_kind_of_disk(work)}",
             versions=", ".join([f"Python {platform.python_version()}", f"Java {java}", *versions]),
         )
 

@@ -9,7 +9,7 @@
 4. An object where nothing could be forgotten rests: it is looked at again when its number of aborts changed, or after
    the retry pause.
 
-Sources: Hive `AbortedTxnCleaner`, `ReadyToCleanAbortHandler`; reference §4.
+Sources: Hive `AbortedTxnCleaner`, `ReadyToCleanAbortHandler`.
 """
 
 from __future__ import annotations

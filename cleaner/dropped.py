@@ -19,7 +19,7 @@ Hive puts a row in state r into the queue, with the location as a property, and 
    knows whether it is needed. Otherwise the row succeeds. The DROP itself forgot what the database knew.
 
 Sources: Hive 4.0.1 `AcidEventListener`, `HiveQueryLifeTimeHook`, `HMSHandler.addTruncateBaseFile`,
-`CompactionCleaner.cleanUsingLocation`, `FSRemover`, `AcidConstants.SOFT_DELETE_TABLE_PATTERN`; reference §4.
+`CompactionCleaner.cleanUsingLocation`, `FSRemover`, `AcidConstants.SOFT_DELETE_TABLE_PATTERN`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ One cycle, under the HouseKeeper mutex; each step is one database transaction, a
 2. Forget ended transactions, write ids, write sets and duplicates that no snapshot can refer to.
 3. Shorten the history.
 
-Sources: Hive `AcidHouseKeeperService`, `AcidTxnCleanerService`, `CompactionHouseKeeperService`; reference §4.
+Sources: Hive `AcidHouseKeeperService`, `AcidTxnCleanerService`, `CompactionHouseKeeperService`.
 """
 
 from __future__ import annotations

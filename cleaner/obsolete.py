@@ -11,7 +11,7 @@ what is current, an empty base among it: without it the rows it hides would come
 
 Aborted write ids may be forgotten by the database only when no file is left that could hold their rows; otherwise the
 rows would come back. That is why a removal also says which ids are gone for good.
-Sources: Hive `CompactionCleaner`, `AbortedTxnCleaner`, `TaskHandler`; reference §4.
+Sources: Hive `CompactionCleaner`, `AbortedTxnCleaner`, `TaskHandler`.
 """
 
 from __future__ import annotations

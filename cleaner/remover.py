@@ -8,7 +8,7 @@
    ends the first one's work.
 4. Other directories, the dropped location itself among them, go only when nothing is in them.
 
-Sources: Hive `FSRemover`, `TaskHandler.cleanAndVerify…`; reference §4.
+Sources: Hive `FSRemover`, `TaskHandler.cleanAndVerify…`.
 """
 
 from __future__ import annotations

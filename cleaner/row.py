@@ -14,7 +14,7 @@ What is known of a page of rows together was read before (`cleaner.facts`).
    forgets what no file holds any more, together with others (`cleaner.page`).
 7. An error of storage or format: again later, with doubling pauses; after the last attempt the row fails and says why.
 
-Sources: Hive `CompactionCleaner`, `TaskHandler`; reference §4.
+Sources: Hive `CompactionCleaner`, `TaskHandler`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ One cycle, under the Cleaner mutex so that several cleaners, Hive's among them, 
 2. Rows that are held: nothing happens to them, but the result says who holds each, and the log does once.
 3. Outputs of aborted compactions (`cleaner.abandoned`), then aborted writes over a threshold (`cleaner.aborted`).
 
-Sources: Hive `Cleaner`, `CompactionCleaner`, `AbortedTxnCleaner`; reference §4.
+Sources: Hive `Cleaner`, `CompactionCleaner`, `AbortedTxnCleaner`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def sweep(filesystem_of: FilesystemOf, location: str, decide: Callable[[Listing]
     """List, decide, remove, and list again when something was removed.
 
     The second listing shows what the first could not: an entry that came back, or that a file system kept in spite of
-    its answer (reference §4 "Verify"). Raises StorageError, FormatError.
+    its answer. Raises StorageError, FormatError.
     """
     filesystem, path = filesystem_of(location)
     removal = decide(filesystem.listing(path))

@@ -107,7 +107,7 @@ class WorkerSettings(Section):
     """Who compacts, and how carefully."""
 
     threads: Count = 1
-    """Compactions at the same time in one process; 0: none."""
+    """Compactions at the same time in one process; 0: none in `compactor run`, one in a worker started by its name."""
     batch: PositiveCount = 32
     """Small compactions (up to 16 MiB to read) that share one Spark job; 1: each has its own."""
     timeout_s: PositiveSeconds = DAY_S

@@ -4,7 +4,7 @@ Normally those that were written since the last cycle, or whose last compaction 
 miss an object that is worth compacting without a new write: its threshold was lowered, or a writer in front of it was
 aborted. So once in a while, and first of all, a cycle looks at every object with writes that nobody compacted; when
 that was is kept in the database, so that it happens as seldom when every cycle is a process of its own.
-Source: Hive `CompactionCandidateHandler`; reference §1.3.
+Source: Hive `CompactionCandidateHandler`.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 
 Every outcome carries a sentence with the measured values, for `explain`, the history and the log.
 Sources: Hive `InitiatorBase` (isEligibleForCompaction, checkForCompaction, determineCompactionType), `TableOptimizer`,
-`CheckFailedCompactionsHandler`; reference §1.4 to §1.7.
+`CheckFailedCompactionsHandler`.
 """
 
 from __future__ import annotations

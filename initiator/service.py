@@ -10,7 +10,7 @@ One cycle, under the Initiator mutex so that several initiators take turns:
    even two cycles at once would not ask twice. Reasons for not asking that an operator must know go into the history.
 5. The cycle's start time is kept beside the mutex, and only when the cycle got to its end.
 
-Sources: Hive `Initiator`, `InitiatorBase`; reference §1.
+Sources: Hive `Initiator`, `InitiatorBase`.
 """
 
 from __future__ import annotations

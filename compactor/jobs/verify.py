@@ -1,4 +1,4 @@
-"""Verification of a job's output before it is published (design §3, step 6).
+"""Verification of a job's output before it is published (the worker's step 6).
 
 What is there must be what the plan promised and what the tasks reported: every file, no file more, sizes, row
 accounting. The order of row ids was checked while the files grew; here the tails are asked again: a key index with one

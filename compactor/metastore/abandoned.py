@@ -3,7 +3,7 @@
 The TXN_COMPONENTS row of operation 'c' that `queue.record_snapshot` wrote is what keeps such a transaction known. While
 it is there readers see the transaction as aborted and so never its output `…_v<txn>`. Without it the housekeeper
 forgets the transaction, and an output directory that came to life afterwards would count as committed.
-Sources: Hive `CompactionTxnHandler.updateCompactorState`, `TaskHandler`; reference §2 step 3.
+Sources: Hive `CompactionTxnHandler.updateCompactorState`, `TaskHandler`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What might need a compaction, or a removal of aborted writes: the initiator's and the abort cleaner's questions.
 
-Sources: Hive `CompactionCandidateHandler`, `AbortedTxnHandler`, `ReadyToCleanAbortHandler`; reference §1.3 and §4. Hive
+Sources: Hive `CompactionCandidateHandler`, `AbortedTxnHandler`, `ReadyToCleanAbortHandler`. Hive
 takes an unordered thousand of the candidates while its check time moves on, so that some tables may never be looked at
 (HIVE-30026); here they come in pages by name, and a cycle that asks until a page is short has seen every one.
 """

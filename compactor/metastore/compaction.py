@@ -6,7 +6,7 @@
                              └──► f, c                    a and x are born in the history
 
 COMPACTION_QUEUE holds i, w and r; everything else has ended and lives in COMPLETED_COMPACTIONS under the same id.
-Sources: Hive `TxnStore`, `CompactionState`, `CompactionInfo`; reference §0.
+Sources: Hive `TxnStore`, `CompactionState`, `CompactionInfo`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How many deltas a table or partition has, kept where every process can show it: COMPACTION_METRICS_CACHE.
 
 Whoever looked at the files last writes it down; a count below its threshold is not worth a row.
-Sources: Hive `DeltaFilesMetricReporter`, `CompactionMetricsDataConverter`, `UpdateMetricsCacheCommand`; reference §5.
+Sources: Hive `DeltaFilesMetricReporter`, `CompactionMetricsDataConverter`, `UpdateMetricsCacheCommand`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Queue and history as people and the initiator read them, and what is kept of the history.
 
 Sources: Hive `ShowCompactHandler`, `CheckFailedCompactionsHandler`, `CompactionTxnHandler.updateStatus`,
-`PurgeCompactionHistoryFunction`; reference §1.5, §4 and §5.
+`PurgeCompactionHistoryFunction`.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _filtered(query: Select[Any], table: Table, prefix: str, wanted: CompactionF
 def recent_outcomes(db: Database, table: TableName, partition: str | None, n: int) -> list[Compaction]:
     """The newest n compactions of the object that succeeded or failed, newest first; for the failure breaker.
 
-    Rows that were refused, aborted or not initiated say nothing about whether it would work (§1.5).
+    Rows that were refused, aborted or not initiated say nothing about whether it would work.
     """
     query = (
         history_rows()

@@ -2,7 +2,7 @@
 
 Each function returns how many rows went. Everything above a low-water mark stays, and a mark can only rise: what is
 below it when it is read may go at any time later. Sources: Hive `AcidHouseKeeperService`,
-`AcidTxnCleanerService`, `CompactionTxnHandler`; reference §4 "Housekeeping".
+`AcidTxnCleanerService`, `CompactionTxnHandler`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ the default 'hive', which a program that does not know them may leave out. Hive 
 transaction a compaction ran in and when it was published, ids from NEXT_TXN_ID, lower-case names on PostgreSQL; its
 readers do not know directories with a visibility id (`base_5_v12`), so nothing of what we write could be read there.
 
-Sources: Hive's schema and upgrade scripts; reference §0 "Schema moves".
+Sources: Hive's schema and upgrade scripts.
 """
 
 from __future__ import annotations

@@ -9,8 +9,7 @@
    its worker: whatever the worker still does, its output never becomes visible (I3).
 
 Each step of a worker is guarded by (id, state w, worker id): `Fenced` means that nothing was changed.
-Sources: Hive `CompactFunction`, `NextCompactionFunction`, `CommitTxnFunction`, `CompactionTxnHandler`; reference
-§1.8 and §2. Where Hive needs two transactions ('r' first, commit later) it can block cleaning for ever (HIVE-29572).
+Sources: Hive `CompactFunction`, `NextCompactionFunction`, `CommitTxnFunction`, `CompactionTxnHandler`. Where Hive needs two transactions ('r' first, commit later) it can block cleaning for ever (HIVE-29572).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 
 Each step is guarded by (id, state r): `Fenced`, or an id that is missing in the answer, means that another cleaner was
 faster and nothing was changed.
-Sources: Hive `ReadyToCleanHandler`, `MarkCleanedFunction`, `CompactionTxnHandler`; reference §4.
+Sources: Hive `ReadyToCleanHandler`, `MarkCleanedFunction`, `CompactionTxnHandler`.
 """
 
 from __future__ import annotations

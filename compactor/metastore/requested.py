@@ -1,6 +1,6 @@
 """Requests for compactions inside the transaction that puts them into the queue: which are needless, and the rows.
 
-Source: Hive `CompactFunction`; reference §1.8.
+Source: Hive `CompactFunction`.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 3. A beat that finds no connection is tried again every RETRY_S while the window lasts.
 4. When the window, less a margin, is over, or the database says that the transaction is gone, the work is lost:
    `on_lost` is called once (it cancels the Spark job) and `check()` raises Fenced ever after. A late beat that
-   succeeds does not restore trust; publication is fenced in the database besides (design §3, I4).
+   succeeds does not restore trust; publication is fenced in the database besides (I4).
 """
 
 from __future__ import annotations

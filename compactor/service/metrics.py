@@ -1,6 +1,6 @@
 """What the daemon tells Prometheus: Hive's compaction metrics under Hive's names, and the daemon's own.
 
-Names: `hive_` + Hive's name (MetricsConstants, AcidMetricService; reference §5), with Prometheus' suffixes where the kind
+Names: `hive_` + Hive's name (MetricsConstants, AcidMetricService), with Prometheus' suffixes where the kind
 asks for one (`_total`; `_bucket`, `_sum`, `_count`) and labels where Hive builds a name or a map (`…_cycle_<type>`, pools,
 tables). The daemon's own metrics begin with `compactor_`.
 

@@ -1,6 +1,6 @@
 """The state of the whole installation as numbers: one consistent read of Hive's tables.
 
-What is counted follows Hive's AcidMetricService and CompactionMetricData (reference §5): of each table or partition only
+What is counted follows Hive's AcidMetricService and CompactionMetricData: of each table or partition only
 its newest compaction counts towards the states, so that a failure that was repaired since no longer raises an alarm.
 """
 

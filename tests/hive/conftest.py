@@ -33,7 +33,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """A failure comes with what Hive and we wrote into our logs last."""
     report = yield
     if report.failed:
-        for fixture in ("hive", "compactor", "trino"):
+        for fixture in ("hive", "fixture_hive", "compactor", "trino"):
             running = getattr(item, "funcargs", {}).get(fixture)
             for name, log in running.logs().items() if running else ():
                 report.sections.append((f"log of {name}", tail(log, 40)))

@@ -108,8 +108,8 @@ def test_a_request_without_anything_to_gain_is_refused_and_does_not_keep_its_ask
     table.is_read_alike(sql, Counter([(1, "a")]))
 
 
-def test_every_reader_is_a_different_one(sql: HiveSession) -> None:
-    """The settings are real ones: Hive answers SET with what it was given."""
+def test_hive_takes_every_setting_of_the_readers(sql: HiveSession) -> None:
+    """Hive answers SET with what it was given."""
     for settings in READERS.values():
         with sql.reading(settings):
             for name, value in settings.items():

@@ -40,7 +40,9 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 
 
 def test_nothing_names_a_registry_or_a_path_of_somebodys_machine() -> None:
-    forbidden = re.compile(r"files\.pythonhosted|pypi\.org/simple|repo1?\.maven|(?<![\w./])/(?:work|farm|home)/\w")
+    forbidden = re.compile(
+        r"files\.pythonhosted|pypi\.org/simple|repo1?\.maven|(?<![\w./])/(?:work|farm|home)/\w|(?:reference|design)\s+§"
+    )
     found = []
     for path in tracked_text_files():
         try:
