@@ -15,7 +15,7 @@ from compactor.acid.snapshot import ValidTxnList
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
 from compactor.metastore.holders import Blocker, oldest_unfinished_at_or_below
-from compactor.metastore.last_look import last_look
+from compactor.metastore.last_look import Subject, last_look
 from compactor.metastore.ready import waiting_for_cleaning
 from compactor.metastore.txns import TxnState, transaction_state
 
@@ -52,9 +52,10 @@ def drained(db: Database, compaction: Compaction, target: Target, txns: ValidTxn
     """
     up_to = _bound(compaction, txns)
     partition_id = None if target.partition is None else target.partition.id
-    look = last_look(db, compaction, up_to=up_to, table_id=target.table.id, partition_id=partition_id)
+    subject = Subject(table_id=target.table.id, partition_id=partition_id, location=target.location)
+    look = last_look(db, compaction, subject, up_to=up_to)
     if not look.exists:
-        return HeldBy(compaction=compaction, reason="its table or partition was dropped just now")
+        return HeldBy(compaction=compaction, reason="its table or partition was dropped or moved just now")
     if look.forbidden_by is not None:
         return Forbidden(owner=look.forbidden_by)
     return Drained(up_to=up_to) if look.blocker is None else _held_by(compaction, look.blocker)

@@ -42,7 +42,7 @@ from compactor.errors import NoSuchLock, PathNotFound, UnparsableName
 from compactor.metastore.catalog import get_tables
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
-from compactor.metastore.last_look import last_look
+from compactor.metastore.last_look import Subject, last_look
 from compactor.metastore.locks import LockComponent, LockRequest, LockState, LockType, acquire, unlock
 from compactor.metastore.occupants import Occupant, Place, occupants
 from compactor.metastore.txns import TxnState, transaction_state
@@ -235,8 +235,7 @@ def _too_early(db: Database, compaction: Compaction, txns: ValidTxnList) -> Ende
 def _held_by_readers(db: Database, compaction: Compaction, txns: ValidTxnList) -> Ended | HeldBy | None:
     # Of a row without NEXT_TXN_ID nobody knows when it was dropped, only that it was before that moment
     up_to = compaction.next_txn_id if compaction.next_txn_id is not None else txns.high_water
-    table_id = _id_of_table(db, compaction)
-    look = last_look(db, compaction, up_to=up_to, table_id=table_id, partition_id=None)
+    look = last_look(db, compaction, Subject(table_id=_id_of_table(db, compaction)), up_to=up_to)
     if look.forbidden_by is not None:
         return _foreign(compaction, "no_cleanup is set on the table")
     if look.blocker is None:

@@ -36,15 +36,19 @@ def clean_page(
     yield from (_lost(RowOutcome(compaction=row, verdict=Verdict.LOST)) for row in page if row.id not in mine)
     done: list[RowOutcome] = []
     since = clock()
-    for outcome in pool.map(clean, [row for row in page if row.id in mine]):
-        if outcome.cleaned is None:
-            yield outcome
-            continue
-        done.append(outcome)
-        if clock() - since >= LONGEST_WAIT_S:
-            yield from _end(db, done)
-            done, since = [], clock()
-    yield from _end(db, done)
+    try:
+        for outcome in pool.map(clean, [row for row in page if row.id in mine]):
+            if outcome.cleaned is None:
+                yield outcome
+                continue
+            done.append(outcome)
+            if clock() - since >= LONGEST_WAIT_S:
+                ended, done, since = done, [], clock()
+                yield from _end(db, ended)
+    finally:
+        # Whatever became of a later row, the files of these are gone
+        last = _end(db, done)
+    yield from last
 
 
 def _end(db: Database, done: Sequence[RowOutcome]) -> list[RowOutcome]:
@@ -53,8 +57,10 @@ def _end(db: Database, done: Sequence[RowOutcome]) -> list[RowOutcome]:
         return []
     ended = mark_cleaned(db, cleaned)
     # Counted before these compactions; the initiator counts again when there is something new
-    record_delta_counts(db, {(row.compaction.table, row.compaction.partition): {} for row in cleaned})
-    return [outcome if outcome.compaction.id in ended else _lost(outcome) for outcome in done]
+    ours = [row.compaction for row in cleaned if row.compaction.id in ended]
+    record_delta_counts(db, {(row.table, row.partition): {} for row in ours})
+    # Write ids that may be forgotten are many, and no more needed
+    return [replace(each, cleaned=None) if each.compaction.id in ended else _lost(each) for each in done]
 
 
 def _lost(outcome: RowOutcome) -> RowOutcome:

@@ -29,12 +29,13 @@ from cleaner.facts import Facts
 from cleaner.obsolete import Removal, aborted, output_of, replaced
 from cleaner.remover import Removed
 from cleaner.sweep import Swept, sweep, sweep_all
-from cleaner.target import Target, locations
+from cleaner.target import Target, find_target, locations
 from compactor.acid.directory import Listing, Snapshot
 from compactor.acid.snapshot import ValidTxnList
 from compactor.errors import CompactorError, Fenced, FormatError, MalformedProperties, StorageError
 from compactor.metastore.compaction import Compaction
 from compactor.metastore.database import Database
+from compactor.metastore.last_look import require_waiting
 from compactor.metastore.ready import Cleaned, cleaner_retry, clear_cleaner_start, fail_ready, refuse_cleaning
 from compactor.storage.filesystem import FilesystemOf
 
@@ -111,7 +112,7 @@ def _clean(db: Database, filesystem_of: FilesystemOf, facts: Facts, compaction: 
             return outcome
     target = facts.target(compaction)
     if target is None or target.location is None:
-        return RowOutcome(compaction=compaction, verdict=Verdict.CLEANED, cleaned=Cleaned(compaction=compaction))
+        return _without_files(db, compaction)
     if compaction.txn_id is not None and facts.txns.is_aborted(compaction.txn_id):
         return _discard(db, filesystem_of, compaction, target)
     match drained(db, compaction, target, facts.txns):
@@ -125,6 +126,15 @@ def _clean(db: Database, filesystem_of: FilesystemOf, facts: Facts, compaction: 
             write_ids = facts.write_ids[compaction.table].capped(highest)
             snapshot = Snapshot(txns=cleaning_txns(facts.txns, up_to), write_ids=write_ids)
             return _remove(db, filesystem_of, compaction, target, snapshot)
+
+
+def _without_files(db: Database, compaction: Compaction) -> RowOutcome:
+    """The object was not in the catalogue a page of rows ago: it is dropped, unless it came or was renamed meanwhile."""
+    found = find_target(db, compaction.table, compaction.partition)
+    require_waiting(db, compaction)
+    if found is not None and found.location is not None:
+        return _hold(db, HeldBy(compaction=compaction, reason="its table or partition was created just now"))
+    return RowOutcome(compaction=compaction, verdict=Verdict.CLEANED, cleaned=Cleaned(compaction=compaction))
 
 
 def cleaning_txns(txns: ValidTxnList, up_to: int) -> ValidTxnList:

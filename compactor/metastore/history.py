@@ -242,7 +242,7 @@ def _expired_ids(db: Database, retention: HistoryRetention) -> Sequence[int]:
                     object=(row.CC_DATABASE, row.CC_TABLE, row.CC_PARTITION),
                     id=row.CC_ID,
                     state=CompactionState(row.CC_STATE),
-                    type=CompactionType(row.CC_TYPE),
+                    type=row.CC_TYPE,
                     start=row.CC_START or 0,
                 )
                 for row in rows
@@ -263,12 +263,13 @@ def _forget(db: Database, ids: Sequence[int]) -> int:
 
 
 class Ended(NamedTuple):
-    """What decides about a row of the history. start: epoch ms, 0 when it is not known."""
+    """What decides about a row of the history. type: its letter, which may be one
+    of a later Hive's. start: epoch ms, 0 when it is not known."""
 
     object: tuple[str, str, str | None]
     id: int
     state: CompactionState
-    type: CompactionType
+    type: str
     start: int
 
 
@@ -284,10 +285,10 @@ def expired(newest_first: Iterable[Ended], retention: HistoryRetention, *, now: 
         for row in rows:
             kept[row.object, row.state] += 1
             successes = covered.setdefault(row.object, set())
-            is_covered = True in successes or (False in successes and row.type is CompactionType.MINOR)
+            is_covered = True in successes or (False in successes and row.type == CompactionType.MINOR)
             is_old = row.start < now - retention.older_than_ms
             if row.state is CompactionState.SUCCEEDED:
-                successes.add(row.type is CompactionType.MAJOR)
+                successes.add(row.type == CompactionType.MAJOR)
                 is_covered = False
             if kept[row.object, row.state] > retention.of(row.state) or (is_covered and is_old):
                 yield row.id

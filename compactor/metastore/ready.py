@@ -37,7 +37,7 @@ from compactor.metastore.compaction_rows import (
     retire_rows,
 )
 from compactor.metastore.components import Operation
-from compactor.metastore.database import Database, retried
+from compactor.metastore.database import Database, RolledBack, retried
 from compactor.metastore.holders import current_holds
 from compactor.metastore.schema import COMPACTION_QUEUE, COMPLETED_TXN_COMPONENTS, TXN_COMPONENTS, TXNS
 from compactor.metastore.txns import TxnState, high_water
@@ -146,12 +146,16 @@ def mark_cleaned(db: Database, cleaned: Sequence[Cleaned]) -> frozenset[int]:
     """
     waiting = ready_among([each.compaction.id for each in cleaned])
     with db.write() as conn:
-        ended = frozenset(retire_rows(conn, waiting, state=CompactionState.SUCCEEDED, end=db.now(conn), message=None))
-        ours = [each for each in cleaned if each.compaction.id in ended]
-        _drop_abort_retries(conn, [(each.compaction.table, each.compaction.partition) for each in ours])
-        _forget_completed(conn, [each.compaction for each in ours])
+        ids = frozenset(conn.scalars(select(COMPACTION_QUEUE.c.CQ_ID).where(waiting)))
+        ours = [each for each in cleaned if each.compaction.id in ids]
+        # In the order of Hive's DROP and RENAME, which take the queue's rows last
         _forget_aborts_of(conn, ours)
-    return ended
+        _forget_completed(conn, [each.compaction for each in ours])
+        ended = retire_rows(conn, waiting, state=CompactionState.SUCCEEDED, end=db.now(conn), message=None)
+        if ids != frozenset(ended):
+            raise RolledBack("rows were ended by another cleaner at the same moment")
+        _drop_abort_retries(conn, [(each.compaction.table, each.compaction.partition) for each in ours])
+    return ids
 
 
 @retried
@@ -248,14 +252,19 @@ def _due(*, now: int, retention_ms: int) -> Select[Any]:
 
 def _drop_abort_retries(conn: Connection, objects: Sequence[Object]) -> None:
     """Whatever cleaned the objects, the next attempt on their aborted writes starts afresh (MarkCleanedFunction)."""
-    for partitioned in (True, False):
-        rows = [of_object(*each) for each in objects if (each[1] is not None) is partitioned]
-        retries = delete(COMPACTION_QUEUE).where(
-            each_object(COMPACTION_QUEUE, "CQ", partitioned=partitioned),
-            COMPACTION_QUEUE.c.CQ_TYPE == CompactionType.ABORT_TXN_CLEANUP,
-        )
-        if rows:
-            conn.execute(retries, rows)
+    queue = COMPACTION_QUEUE.c
+    wanted = set(objects)
+    # There are few of them, and Hive's own schema has no index by name
+    retries = select(queue.CQ_ID, queue.CQ_DATABASE, queue.CQ_TABLE, queue.CQ_PARTITION).where(
+        queue.CQ_TYPE == CompactionType.ABORT_TXN_CLEANUP
+    )
+    over = [
+        row.CQ_ID
+        for row in conn.execute(retries)
+        if (TableName(database=row.CQ_DATABASE, table=row.CQ_TABLE), row.CQ_PARTITION) in wanted
+    ]
+    if over:
+        conn.execute(delete(COMPACTION_QUEUE).where(queue.CQ_ID.in_(over)))
 
 
 def _forget_completed(conn: Connection, ended: Sequence[Compaction]) -> None:

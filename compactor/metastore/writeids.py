@@ -123,14 +123,16 @@ def write_ids_of_snapshot(conn: sa.Connection, table: TableName, txns: ValidTxnL
     opened: set[int] = set()
     aborted: set[int] = set()
     # A table has any number of writes, nearly all of them committed: only the others are read
-    unsettled = sorted(txns.open | txns.aborted)
-    some = (unsettled[start : start + _IDS_A_STATEMENT] for start in range(0, len(unsettled), _IDS_A_STATEMENT))
-    for condition in (writes.T2W_TXNID > txns.high_water, *(writes.T2W_TXNID.in_(ids) for ids in some)):
-        below = sa.select(writes.T2W_WRITEID, writes.T2W_TXNID).where(
-            _writes_of(table), writes.T2W_WRITEID <= high_water, condition
-        )
-        for write_id, txn_id in conn.execute(below):
-            (aborted if txns.is_aborted(txn_id) else opened).add(write_id)
+    unsettled = txns.open | txns.aborted
+    some = writes.T2W_TXNID.in_(unsettled) if len(unsettled) <= _IDS_A_STATEMENT else writes.T2W_TXNID >= min(unsettled)
+    below = sa.select(writes.T2W_WRITEID, writes.T2W_TXNID).where(
+        _writes_of(table), writes.T2W_WRITEID <= high_water, sa.or_(writes.T2W_TXNID > txns.high_water, some)
+    )
+    for write_id, txn_id in conn.execute(below):
+        if txns.is_aborted(txn_id):
+            aborted.add(write_id)
+        elif not txns.is_valid(txn_id):
+            opened.add(write_id)
     return ValidWriteIdList(table=str(table), high_water=high_water, open=frozenset(opened), aborted=frozenset(aborted))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import sqlalchemy as sa
 from cleaner import page
 from cleaner.service import ROWS_A_PAGE, Cleaner, CleanerResult
 from compactor.metastore.catalog import TableName
+from compactor.metastore.catalog_schema import SDS, TBLS
 from compactor.metastore.catalog_write import drop_table, set_partition_parameters, set_table_parameters
 from compactor.metastore.compaction import CompactionState
 from compactor.metastore.database import Database
@@ -45,12 +48,12 @@ def run(world: World, *, meanwhile: Callable[[], None], at: str) -> CleanerResul
 
 
 @contextmanager
-def counted(db: Database) -> Iterator[Counter[str]]:
-    """How many statements of each kind are sent meanwhile, by their first word."""
+def counted(db: Database, *, about: str = "") -> Iterator[Counter[str]]:
+    """How many statements of each kind are sent meanwhile, by their first word. about: what they contain."""
     found: Counter[str] = Counter()
 
     def count(_conn: object, _cursor: object, sql: str, _parameters: Any, _context: object, _many: bool) -> None:
-        found[sql if sql.startswith("BEGIN") else sql.split(maxsplit=1)[0]] += 1
+        found[sql if sql.startswith("BEGIN") else sql.split(maxsplit=1)[0]] += about in sql
 
     sa.event.listen(db.engine, "before_cursor_execute", count)
     try:
@@ -163,30 +166,94 @@ def test_a_row_that_another_cleaner_ends_meanwhile_is_not_counted_and_forgets_no
     assert world.components(aborted.txn_id) == 1
 
 
+def test_what_is_renamed_while_others_are_cleaned_keeps_its_files(world: World) -> None:
+    """Hive's RENAME changes the row in place, and another table may live where this one did (OnRenameFunction)."""
+    first, second = compacted(world, 1, "first"), compacted(world, 1, "second")
+    before = world.entries(second, "p=0")
+
+    def rename() -> None:
+        with world.db.write() as conn:
+            queue, tables = COMPACTION_QUEUE, TBLS
+            conn.execute(sa.update(tables).where(tables.c.TBL_NAME == "second").values(TBL_NAME="renamed"))
+            conn.execute(sa.update(queue).where(queue.c.CQ_TABLE == "second").values(CQ_TABLE="renamed"))
+
+    result = run(world, meanwhile=rename, at="first/p=0")
+    renamed = replace(second, table="renamed")
+    assert (result.cleaned, len(world.entries(first, "p=0")), world.entries(renamed, "p=0")) == (1, 1, before)
+    assert [row.table for row in world.rows(CompactionState.READY_FOR_CLEANING)] == [renamed]
+
+
+def test_a_place_that_is_left_while_others_are_cleaned_keeps_its_files(world: World) -> None:
+    first, second = compacted(world, 1, "first"), compacted(world, 1, "second")
+    place, before = world.location(second, "p=0"), world.entries(second, "p=0")
+
+    def move() -> None:
+        with world.db.write() as conn:
+            moved = sa.update(SDS).where(SDS.c.LOCATION.endswith("second/p=0"))
+            assert conn.execute(moved.values(LOCATION=SDS.c.LOCATION + "_moved")).rowcount == 1
+
+    result = run(world, meanwhile=move, at="first/p=0")
+    assert (result.cleaned, [holder.reason for holder in result.held]) == (
+        1,
+        ["its table or partition was dropped or moved just now"],
+    )
+    assert (len(world.entries(first, "p=0")), sorted(path.name for path in place.iterdir())) == (1, before)
+
+
+def test_what_comes_back_while_others_are_cleaned_forgets_nothing(world: World) -> None:
+    compacted(world, 1, "first")
+    second = compacted(world, 1, "second")
+    shutil.rmtree(world.location(second))
+    drop_table(world.db, second)
+
+    def create_again() -> None:
+        world.partition(world.table("second", partitioned=True), "0")
+
+    result = run(world, meanwhile=create_again, at="first/p=0")
+    assert (result.cleaned, [holder.reason for holder in result.held]) == (
+        1,
+        ["its table or partition was created just now"],
+    )
+    assert [row.table for row in world.rows(CompactionState.READY_FOR_CLEANING)] == [second]
+
+
+def test_an_error_at_a_row_does_not_keep_those_before_it_from_their_end(world: World) -> None:
+    table = compacted(world, 3)
+
+    def fail() -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        run(world, meanwhile=fail, at="p=2")
+    assert [len(world.entries(table, f"p={number}")) for number in range(3)] == [1, 1, 3]
+    assert [row.partition for row in world.rows(CompactionState.READY_FOR_CLEANING)] == ["p=2"]
+
+
 def test_a_crash_before_a_page_is_ended_loses_nothing(world: World) -> None:
     table = compacted(world, 3)
 
-    def crash() -> None:
-        raise KeyboardInterrupt
+    def crash(_conn: object, _cursor: object, sql: str, _parameters: Any, _context: object, _many: bool) -> None:
+        if sql.startswith("DELETE FROM"):
+            raise KeyboardInterrupt
 
+    sa.event.listen(world.db.engine, "before_cursor_execute", crash)
     with pytest.raises(KeyboardInterrupt):
-        run(world, meanwhile=crash, at="p=2")
-    assert [len(world.entries(table, f"p={number}")) for number in range(3)] == [1, 1, 3]
+        Cleaner(world.db, open_location, world.settings, world.metrics, "host").run_once()
+    sa.event.remove(world.db.engine, "before_cursor_execute", crash)
+    assert [len(world.entries(table, f"p={number}")) for number in range(3)] == [1, 1, 1]
     assert len(world.rows(CompactionState.READY_FOR_CLEANING)) == 3
     result = Cleaner(world.db, open_location, world.settings, world.metrics, "host").run_once()
-    assert (result.cleaned, result.files_removed) == (3, 2)
+    assert (result.cleaned, result.files_removed) == (3, 0)
 
 
 def test_rows_do_not_wait_long_for_the_end_of_their_page(world: World) -> None:
     compacted(world, 3)
     clock = Clock()
-    ended = []
 
     def slow(location: str) -> tuple[FileSystem, str]:
-        ended.append(len(world.rows(CompactionState.SUCCEEDED)))
         clock.now += page.LONGEST_WAIT_S
         return open_location(location)
 
-    Cleaner(world.db, slow, world.settings, world.metrics, "host", clock=clock).run_once()
-    assert ended[0] == 0
-    assert ended[-1] >= 1
+    with counted(world.db, about="COMPLETED_COMPACTIONS") as statements:
+        assert Cleaner(world.db, slow, world.settings, world.metrics, "host", clock=clock).run_once().cleaned == 3
+    assert statements["INSERT"] >= 2
