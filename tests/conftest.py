@@ -30,6 +30,12 @@ _LONG = {
     "test_histories.py",
     "test_benchmarks.py",
     "test_lock_model.py",
+    "test_soft_deletes.py",
+    "test_cleaner_pages.py",
+    "test_open_rules.py",
+    "test_starvation.py",
+    "test_query_plans.py",
+    "test_rebalance.py",
 }
 """Folders and modules that tell whole stories: together they take as long as all the other fast tests do."""
 
