@@ -304,6 +304,7 @@ def _catalogue(bench: Bench) -> list[Finding]:
 def roles_beside(root: Path, partitions: int) -> tuple[float, str]:
     """Peak of resident memory in MB of cycles of each role, 1,000 partitions changed and 1,000 to clean."""
     in_fresh_process(fill_catalogue, root, partitions)
+    configure_logging(level="error", form="auto", stream=sys.stderr)
     db = Database.connect(_url(root))
     settings = _settings(root)
     initiator = Initiator(db, open_location, settings, Metrics(version="0"), "host", "0", prices_of=lambda *_: {})
