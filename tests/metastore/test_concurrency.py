@@ -38,6 +38,7 @@ from compactor.metastore.locks import (
     enqueue,
     show_locks,
 )
+from compactor.metastore.open_rules import OpenRules
 from compactor.metastore.queue import claim, publish, record_snapshot, request_compaction
 from compactor.metastore.schema import COMPACTION_QUEUE, MIN_HISTORY_LEVEL, TXN_COMPONENTS, TXNS
 from compactor.metastore.snapshots import open_reader, valid_txn_list
@@ -134,7 +135,9 @@ def meanwhile(
 
 
 def begin(db: Database, kind: TxnType = TxnType.DEFAULT) -> int:
-    return open_transactions(db, kind=kind, user="u", host="h")[0]
+    """One that is stopped while it opens takes longer than an opening may, and would begin anew."""
+    rules = OpenRules(open_timeout_ms=int(2 * PATIENCE_S * 1000))
+    return open_transactions(db, kind=kind, user="u", host="h", rules=rules)[0]
 
 
 def wanted(txn_id: int, table: str = "t", kind: LockType = LockType.EXCLUSIVE, **more: Any) -> LockRequest:
