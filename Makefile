@@ -17,10 +17,9 @@ $(READY): scripts/setup requirements.lock requirements-java.lock pyproject.toml
 demo: $(READY) ## Compact tables that Hive wrote, then a year of flights, and look at the result (3 minutes)
 	@$(BIN)/compactor demo --directory demo-warehouse
 
-test: $(READY) ## The checks, then all other tests: slow and, where Maven is, test-hive beside it (under 40 minutes)
+test: $(READY) ## The checks, then the tests that need Spark, databases and other processes; test-hive is apart (30 minutes)
 	@$(MAKE) --no-print-directory check
-	@$(MAKE) --no-print-directory trinos-java
-	@$(PYTEST) -q -n 2 $(GROUPED) -m slow
+	@$(MAKE) --no-print-directory slow
 
 check: $(READY) ## Format, lint, types, layers, limits, fast tests (under 90 s)
 	@$(BIN)/ruff format --check --quiet .
@@ -38,7 +37,7 @@ GROUPED := --dist loadscope --no-loadscope-reorder
 slow: $(READY) ## The tests that need Spark, databases and other processes, or tell whole stories; without test-hive
 	@$(PYTEST) -q -n 2 $(GROUPED) -m "slow and not hive"
 
-test-hive: $(READY) trinos-java ## Life beside a real Hive and Trino, which Maven brings (15 minutes; STREAM_S=600 streams for longer)
+test-hive: $(READY) trinos-java ## Life beside a real Hive and Trino, which Maven brings (25 minutes; STREAM_S=600 streams for longer)
 	@$(PYTEST) -q tests/hive
 
 trinos-java: $(READY)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from impala.dbapi import connect
+from impala.error import HiveServer2Error
 
 from tests.hive.lab.process import PATIENCE_S, until
 
@@ -33,6 +34,8 @@ READERS: Mapping[str, Mapping[str, str]] = {
     "row by row, in small splits": {**ROW_BY_ROW, **SPLIT},
 }
 """Hive's ways to read a table, as the settings that choose them."""
+
+_TRIES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +98,17 @@ class HiveSession:
 
     def __call__(self, statement: str) -> list[Row]:
         """Run a statement to its end; its rows, none when it has no result."""
-        self.start(statement)
-        return self.finish()
+        for _ in range(_TRIES):
+            try:
+                self.start(statement)
+                return self.finish()
+            except HiveServer2Error as error:
+                # To compile a query Hive sums up the files below a table, what its other writers stage there among
+                # them, and fails when that goes meanwhile (BasicStats.DataSizeEstimator).
+                if ".hive-staging" not in str(error) or not statement.startswith("SELECT"):
+                    raise
+                failure = error
+        raise failure
 
     def all(self, statements: Sequence[str]) -> None:
         for statement in statements:
