@@ -13,7 +13,7 @@ Sources: Hive `ReadyToCleanHandler`, `MarkCleanedFunction`, `CompactionTxnHandle
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -138,22 +138,23 @@ def clear_cleaner_start(db: Database, compaction: Compaction) -> None:
 def mark_cleaned(db: Database, cleaned: Sequence[Cleaned]) -> frozenset[int]:
     """r→s, and what the compactions took care of is forgotten (MarkCleanedFunction); the ids of the rows that it ended.
 
-    Any other row was ended by someone else, and nothing is forgotten for it.
+    Any other row was ended by someone else or renamed (Hive's RENAME changes it in place), and nothing is forgotten for
+    it: a table of its old name would have writes of its own.
 
     COMPLETED_TXN_COMPONENTS of exactly this object go up to the row's highest write id. In Hive a row for a partitioned
     table as a whole takes those of every partition along, and the initiator forgets partitions that nobody compacted.
     TXN_COMPONENTS of aborted transactions go as `Cleaned.forgettable` says.
     """
-    waiting = ready_among([each.compaction.id for each in cleaned])
+    known = {each.compaction.id: (each.compaction.table, each.compaction.partition) for each in cleaned}
     with db.write() as conn:
-        ids = frozenset(conn.scalars(select(COMPACTION_QUEUE.c.CQ_ID).where(waiting)))
+        ids = _still_named(conn, known)
         ours = [each for each in cleaned if each.compaction.id in ids]
         # In the order of Hive's DROP and RENAME, which take the queue's rows last
         _forget_aborts_of(conn, ours)
         _forget_completed(conn, [each.compaction for each in ours])
-        ended = retire_rows(conn, waiting, state=CompactionState.SUCCEEDED, end=db.now(conn), message=None)
-        if ids != frozenset(ended):
-            raise RolledBack("rows were ended by another cleaner at the same moment")
+        if _still_named(conn, known, lock=True) != ids:
+            raise RolledBack("rows were ended or renamed by someone else at the same moment")
+        retire_rows(conn, ready_among(ids), state=CompactionState.SUCCEEDED, end=db.now(conn), message=None)
         _drop_abort_retries(conn, [(each.compaction.table, each.compaction.partition) for each in ours])
     return ids
 
@@ -247,6 +248,18 @@ def _due(*, now: int, retention_ms: int) -> Select[Any]:
             or_(queue.CQ_COMMIT_TIME <= last_retry_due - retention_ms, queue.CQ_COMMIT_TIME.is_(None)),
             func.coalesce(queue.CQ_CLEANER_START, -1) <= last_retry_due,
         )
+    )
+
+
+def _still_named(conn: Connection, known: Mapping[int, Object], *, lock: bool = False) -> frozenset[int]:
+    """Ids of the rows that wait for cleaning and are about the same object as before."""
+    queue = COMPACTION_QUEUE.c
+    query = select(queue.CQ_ID, queue.CQ_DATABASE, queue.CQ_TABLE, queue.CQ_PARTITION).where(ready_among(known))
+    rows = conn.execute(query.order_by(queue.CQ_ID).with_for_update() if lock else query)
+    return frozenset(
+        row.CQ_ID
+        for row in rows
+        if (TableName(database=row.CQ_DATABASE, table=row.CQ_TABLE), row.CQ_PARTITION) == known[row.CQ_ID]
     )
 
 

@@ -19,6 +19,7 @@ from compactor.metastore.catalog_schema import SDS, TBLS
 from compactor.metastore.catalog_write import drop_table, set_partition_parameters, set_table_parameters
 from compactor.metastore.compaction import CompactionState
 from compactor.metastore.database import Database
+from compactor.metastore.ready import Cleaned, mark_cleaned
 from compactor.metastore.schema import COMPACTION_QUEUE, MIN_HISTORY_LEVEL
 from compactor.metastore.txns import commit_transaction, open_transactions
 from compactor.storage.filesystem import FileSystem, open_location
@@ -181,6 +182,15 @@ def test_what_is_renamed_while_others_are_cleaned_keeps_its_files(world: World) 
     renamed = replace(second, table="renamed")
     assert (result.cleaned, len(world.entries(first, "p=0")), world.entries(renamed, "p=0")) == (1, 1, before)
     assert [row.table for row in world.rows(CompactionState.READY_FOR_CLEANING)] == [renamed]
+
+
+def test_a_row_that_is_renamed_after_its_files_went_is_ended_by_the_next_cycle(world: World) -> None:
+    compacted(world, 1, "t")
+    (row,) = world.rows()
+    with world.db.write() as conn:
+        conn.execute(sa.update(COMPACTION_QUEUE).values(CQ_TABLE="renamed"))
+    assert mark_cleaned(world.db, [Cleaned(compaction=row)]) == frozenset()
+    assert [row.table.table for row in world.rows(CompactionState.READY_FOR_CLEANING)] == ["renamed"]
 
 
 def test_a_place_that_is_left_while_others_are_cleaned_keeps_its_files(world: World) -> None:
